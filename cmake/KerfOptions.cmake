@@ -1,0 +1,33 @@
+# Compiler options of kerf's own targets, as an interface target. -ffp-contract=off because canonical arithmetic names
+# every fma; a contraction that the compiler chooses would change bits.
+add_library(kerf_options INTERFACE)
+target_compile_options(
+  kerf_options
+  INTERFACE -Wall
+            -Wextra
+            -Wshadow
+            -Wconversion
+            -Wno-sign-conversion
+            -Wnon-virtual-dtor
+            -Wold-style-cast
+            -Wcast-align
+            -Woverloaded-virtual
+            -ffp-contract=off
+            -fno-math-errno)
+if(KERF_WERROR)
+  target_compile_options(kerf_options INTERFACE -Werror)
+endif()
+if(KERF_SANITIZE STREQUAL "address")
+  target_compile_options(kerf_options INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all
+                                                -fno-omit-frame-pointer)
+  target_link_options(kerf_options INTERFACE -fsanitize=address,undefined)
+elseif(KERF_SANITIZE STREQUAL "thread")
+  target_compile_options(kerf_options INTERFACE -fsanitize=thread)
+  target_link_options(kerf_options INTERFACE -fsanitize=thread)
+elseif(NOT KERF_SANITIZE STREQUAL "")
+  message(FATAL_ERROR "KERF_SANITIZE is '${KERF_SANITIZE}', wanted empty, address or thread")
+endif()
+if(NOT CMAKE_BUILD_TYPE AND PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)

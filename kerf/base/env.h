@@ -1,0 +1,30 @@
+// Every environment variable that kerf reads, in one table (`kerf env` prints it). Values are read by whoever
+// builds a context, at start; nothing below reads the environment, and nothing reads it while a step runs.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace kerf {
+
+struct EnvVariable {
+  const char* name;
+  const char* meaning;
+  const char* fallback;  // what holds when it is unset
+};
+
+inline constexpr std::array<EnvVariable, 3> env_table = {{
+    {"KERF_THREADS", "worker threads of this process, shared by its local ranks", "all cores"},
+    {"KERF_ISA", "instruction set of the CPU op: scalar, avx2, avx512", "the best this CPU has"},
+    {"KERF_TIMEOUT", "seconds that a collective waits for a rank", "60"},
+}};
+
+// The variable's value, nothing where it is unset or empty. Asking for a name outside the table is a bug.
+std::optional<std::string> env_value(std::string_view name);
+
+// The variable as a positive integer; Error{usage} that names the variable for anything else.
+std::optional<int> env_positive(std::string_view name);
+
+}  // namespace kerf

@@ -1,0 +1,23 @@
+// The floating point mode that canonical arithmetic needs: round to nearest, subnormals kept (no flush to
+// zero, no denormals-are-zero). Programs built with -ffast-math switch both off for the whole process, so
+// every task sets the mode and puts the caller's back.
+#pragma once
+
+#include <cstdint>
+
+namespace kerf {
+
+class FpGuard {
+ public:
+  FpGuard() noexcept;
+  ~FpGuard();
+  FpGuard(const FpGuard&) = delete;
+  FpGuard& operator=(const FpGuard&) = delete;
+  FpGuard(FpGuard&&) = delete;
+  FpGuard& operator=(FpGuard&&) = delete;
+
+ private:
+  std::uint64_t saved_;
+};
+
+}  // namespace kerf

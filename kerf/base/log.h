@@ -1,0 +1,32 @@
+// Where messages go. The library prints nothing: it hands lines to the sink that its caller passed in.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+
+namespace kerf {
+
+enum class LogLevel { debug, info, warning };
+
+// A value that can be copied; an empty Log swallows everything. The sink may be called from any rank's
+// thread.
+class Log {
+ public:
+  using Sink = std::function<void(LogLevel, const std::string&)>;
+
+  Log() = default;
+  explicit Log(Sink sink) : sink_(std::move(sink)) {}
+
+  void debug(const std::string& line) const { send(LogLevel::debug, line); }
+  void info(const std::string& line) const { send(LogLevel::info, line); }
+  void warning(const std::string& line) const { send(LogLevel::warning, line); }
+
+ private:
+  void send(LogLevel level, const std::string& line) const {
+    if (sink_) sink_(level, line);
+  }
+  Sink sink_;
+};
+
+}  // namespace kerf

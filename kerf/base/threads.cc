@@ -1,0 +1,20 @@
+#include "kerf/base/threads.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+namespace kerf {
+
+int available_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+int threads_per_rank(int threads, int ranks) {
+  const int total = threads > 0 ? threads : available_cores();
+  return std::max(1, total / std::max(1, ranks));
+}
+
+}  // namespace kerf

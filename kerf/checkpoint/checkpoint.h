@@ -1,0 +1,86 @@
+// A model directory as named views: which layers have routed experts, of what kind, and where each expert's
+// tensors lie in the mapped files. Knows file dialects and nothing of layouts.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kerf/checkpoint/config.h"
+#include "kerf/checkpoint/faults.h"
+#include "kerf/tensor/view.h"
+
+namespace kerf::checkpoint {
+
+enum class ExpertKind : std::uint8_t { nvfp4, bf16 };
+
+// One expert's matrices, [out, in], row-major, in the file. NVFP4: gate, up U8 [I, H/2], *_sf F8_E4M3 [I,
+// H/16]; down U8 [H, I/2], down_sf [H, I/16]. BF16: gate, up [I, H], down [H, I]; no scales.
+struct ExpertViews {
+  tensor::TensorView gate, gate_sf, up, up_sf, down, down_sf;
+};
+
+// The global scales of an NVFP4 layer, all E experts. Gate and up are kept apart.
+struct LayerScales {
+  std::vector<float> ws2_gate, ws2_up, ws2_down;  // weight_scale_2, [E]
+  float in13 = 0;                                 // largest input scale of gate and up over ALL experts
+  float in2 = 0;                                  // largest input scale of down over ALL experts
+  bool weight_only = false;  // the checkpoint has no input scales (W4A16): in13 and in2 are meaningless
+  std::int64_t gate_up_differ = 0;   // experts whose gate and up scales differ
+  double largest_gate_up_ratio = 1;  // larger over smaller
+};
+
+// One layer's routed experts.
+class MoeLayer {
+ public:
+  virtual ~MoeLayer() = default;
+  [[nodiscard]] virtual std::int64_t index() const = 0;
+  [[nodiscard]] virtual ExpertKind kind() const = 0;
+  [[nodiscard]] virtual std::string_view dialect() const = 0;  // "per-expert", "fused"
+  // Views of expert e in [0, E): dtype and shape checked against the config; Error{checkpoint} otherwise.
+  [[nodiscard]] virtual ExpertViews expert(std::int64_t e) const = 0;
+  // All global scales; faults (missing, zero, negative, not finite, reciprocal not finite) are added to
+  // `faults` with layer, tensor, expert, "n of E" and value. NVFP4 layers only.
+  virtual LayerScales scales(Faults& faults) const = 0;
+  // Scans every block-scale byte of expert e: NaN (0x7F, 0xFF) and negative values are faults with expert,
+  // row, block and byte; 0x80 (-0) is accepted. NVFP4 layers only.
+  virtual void scan_block_scales(std::int64_t e, Faults& faults) const = 0;
+  // A tensor of this layer by its name below the layer's prefix ("mlp.experts.post_expert_norm.weight").
+  [[nodiscard]] virtual std::optional<tensor::TensorView> find(std::string_view suffix) const = 0;
+  // Bytes of one expert in the file.
+  [[nodiscard]] virtual std::int64_t expert_bytes() const = 0;
+};
+
+// An opened checkpoint. Opening reads configs, index and headers, checks sizes of all shards before mapping
+// any, and maps lazily: only pages that are touched are read.
+class Checkpoint {
+ public:
+  // `path`: a directory (or one of its files). Error{checkpoint} / Error{unsupported}.
+  static Checkpoint open(const std::filesystem::path& path);
+
+  [[nodiscard]] const ModelConfig& config() const;
+  [[nodiscard]] const std::filesystem::path& directory() const;
+  // Layers with routed experts, ascending. E, H, I come from the config and are checked against the tensors.
+  [[nodiscard]] const std::vector<std::int64_t>& moe_layers() const;
+  [[nodiscard]] const MoeLayer& layer(std::int64_t index) const;  // Error{usage} that lists the layers
+  // Things worth saying that are no faults (a duplicate tensor, stray bytes, differing gate and up scales
+  // ...).
+  [[nodiscard]] const std::vector<std::string>& notes() const;
+  // Files and their sizes.
+  struct Shard {
+    std::string name;
+    std::int64_t bytes = 0;
+    std::int64_t tensors = 0;
+  };
+  [[nodiscard]] const std::vector<Shard>& shards() const;
+
+ private:
+  struct State;
+  std::shared_ptr<const State> state_;
+};
+
+}  // namespace kerf::checkpoint

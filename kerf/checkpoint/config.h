@@ -1,0 +1,56 @@
+// config.json and hf_quant_config.json of a model directory: the facts that the routed experts need.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace kerf::checkpoint {
+
+// How the model chooses experts, in the checkpoint's own terms.
+struct RouterConfig {
+  std::string scoring = "softmax";  // "softmax" or "sigmoid"
+  bool norm_topk_prob = true;
+  double routed_scaling = 1.0;
+  double logit_multiplier = 1.0;
+  double sum_epsilon = 1e-20;
+  std::int64_t n_group = 0;
+  std::int64_t topk_group = 0;
+  bool selection_bias = false;  // e_score_correction_bias takes part in the selection
+};
+
+// The per-route norm after the experts, where the model has one (Muse Spark).
+struct PostNormConfig {
+  double eps = 1e-8;
+  double gain_center = 1.0;
+  bool gain_before_norm = true;
+};
+
+struct ModelConfig {
+  std::string architecture;
+  std::int64_t layers = 0;
+  std::int64_t experts = 0;       // E
+  std::int64_t hidden = 0;        // H: the experts' own input and output width
+  std::int64_t model_hidden = 0;  // the model's width (differs from H where experts are pooled)
+  std::int64_t intermediate = 0;  // I
+  std::int64_t top_k = 0;         // K
+  std::string activation;         // "silu"
+  RouterConfig router;
+  std::optional<PostNormConfig> post_norm;
+  std::string quant_algo;  // "NVFP4", "W4A16_NVFP4", or empty where nothing is quantised
+  std::int64_t group_size = 16;
+  std::vector<std::string> excluded_modules;  // globs
+};
+
+// Reads and checks the two files (hf_quant_config.json may be absent; config.json's quantization_config
+// serves then). Error{checkpoint} for a missing, unreadable or inconsistent file, naming file, key, got and
+// wanted; Error{unsupported} for a parameter that kerf does not implement (an activation, a quantisation
+// algorithm), naming it and its value.
+ModelConfig read_config(const std::filesystem::path& directory);
+
+// The same from a config.json alone (`kerf plan` without weights): `path` is the file or its directory.
+ModelConfig read_model_config(const std::filesystem::path& path);
+
+}  // namespace kerf::checkpoint

@@ -1,0 +1,45 @@
+// What is wrong with a checkpoint's values, collected instead of thrown one by one, so that one message can
+// give the total and the first places, also when each rank has seen only its own experts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kerf/base/error.h"
+
+namespace kerf::checkpoint {
+
+// Faults of one kind (say "NaN block scale"): how many, and the first five places in file order, each a
+// readable place such as "layer 0, model.layers.0.mlp.experts.2.up_proj.weight_scale, expert 2, row 5, block
+// 11, byte 0x7F".
+struct FaultGroup {
+  std::string kind;
+  std::int64_t total = 0;
+  std::vector<std::string> first;
+};
+
+class Faults {
+ public:
+  static constexpr std::size_t kept = 5;
+
+  void add(const std::string& kind, std::string place);
+  // Adds another's, as coming after this one's.
+  void merge(const Faults& other);
+  [[nodiscard]] bool empty() const { return groups_.empty(); }
+  [[nodiscard]] std::int64_t total() const;
+  [[nodiscard]] const std::vector<FaultGroup>& groups() const { return groups_; }
+  // One message: every kind with its total and first places.
+  [[nodiscard]] std::string text() const;
+  // Nothing where empty, else Reason{checkpoint, text()}.
+  [[nodiscard]] Verdict verdict() const;
+
+  // For sending over a group.
+  [[nodiscard]] std::string to_json() const;
+  static Faults from_json(const std::string& json);
+
+ private:
+  std::vector<FaultGroup> groups_;
+};
+
+}  // namespace kerf::checkpoint

@@ -1,0 +1,35 @@
+// Agreement: every check runs on every rank, and all ranks know every rank's verdict before any of them
+// throws.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kerf/base/error.h"
+#include "kerf/comm/group.h"
+
+namespace kerf::comm {
+
+// Collective. Nothing where no rank has a reason. Otherwise the reason of the lowest rank that refused, the
+// same on every rank, its text led by "rank R: " where the group has more than one rank and the ranks don't
+// all say the same.
+Verdict agree(Group& group, const Verdict& mine, std::string_view what);
+
+// Runs `step` on every rank, agrees on what it threw, throws the agreed reason on all of them.
+void agreed(Group& group, std::string_view what, const std::function<void()>& step);
+
+// Collective. Every rank's message (any lengths), ranks ascending.
+std::vector<std::string> gather_text(Group& group, const std::string& mine, std::string_view what);
+
+// Collectives on a few values, in rank order.
+std::int64_t all_min(Group& group, std::int64_t mine, std::string_view what);
+std::int64_t all_max(Group& group, std::int64_t mine, std::string_view what);
+// f64 sums from +0, ranks ascending: the same bits on every rank.
+void all_sum(Group& group, std::span<double> values, std::string_view what);
+
+}  // namespace kerf::comm

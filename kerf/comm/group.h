@@ -1,0 +1,45 @@
+// A group of ranks that act together. Collectives are called by every rank in the same order; each takes
+// `what`, a few words for messages. A collective that a rank does not reach in time, or whose rank has left,
+// throws Error{peer} with that rank's number and what was awaited, on every rank that waits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "kerf/tensor/view.h"
+
+namespace kerf::comm {
+
+class Group {
+ public:
+  virtual ~Group() = default;
+
+  [[nodiscard]] virtual std::string_view name() const = 0;  // "local", "mpi", ...
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+  // Whether reductions follow numeric/rank_sum.h bit for bit.
+  [[nodiscard]] virtual bool ordered() const = 0;
+
+  virtual void barrier(std::string_view what) = 0;
+
+  // Every rank's `mine` (equal sizes), ranks ascending, into `all` (size() times as many bytes).
+  virtual void all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
+                          std::string_view what) = 0;
+
+  // send[d] goes to rank d; all[s] of `received` (equal parts, ranks ascending) comes from rank s. Strided
+  // blocks are sent without packing where the transport can. Every block of the call has the same packed
+  // size.
+  virtual void all_to_all(std::span<const tensor::StridedBytes> send, std::span<std::byte> received,
+                          std::string_view what) = 0;
+
+  // bf16 sums over ranks (raw bits) by numeric/rank_sum.h: of everything, on every rank; or of part `rank()`
+  // of equal parts only (mine.size() == size() * part.size()).
+  virtual void all_reduce_sum(std::span<const std::uint16_t> mine, std::span<std::uint16_t> sum,
+                              std::string_view what) = 0;
+  virtual void reduce_scatter_sum(std::span<const std::uint16_t> mine, std::span<std::uint16_t> part,
+                                  std::string_view what) = 0;
+};
+
+}  // namespace kerf::comm

@@ -1,0 +1,20 @@
+// Ranks as threads of one process: the default group, and the reference for every other.
+#pragma once
+
+#include <chrono>
+#include <functional>
+
+#include "kerf/comm/group.h"
+
+namespace kerf::comm {
+
+struct LocalOptions {
+  std::chrono::milliseconds timeout{60'000};  // how long a collective waits for a rank
+};
+
+// Runs body(group) on `ranks` threads and waits for all of them. A rank that throws or returns early leaves
+// the group, which wakes every waiting rank with Error{peer}. Throws the root cause: the lowest rank's error
+// that is not itself "another rank left"; Error{usage} for ranks < 1.
+void run_local(int ranks, const LocalOptions& options, const std::function<void(Group&)>& body);
+
+}  // namespace kerf::comm

@@ -1,0 +1,52 @@
+// One expert, from checkpoint rows to the converted layout and back. Whole rows and 4-byte scale groups are
+// copied; no byte of a weight is ever recomputed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace kerf::layout {
+
+// One NVFP4 expert as [out, in] matrices, row-major: gate, up U8 [I, H/2] with scales [I, H/16]; down U8 [H,
+// I/2] with scales [H, I/16]. T is const std::byte for a source, std::byte for a target.
+template <typename T>
+struct LogicalNvfp4 {
+  std::span<T> gate, gate_sf, up, up_sf, down, down_sf;
+};
+// The same expert converted: w13 [2I, H/2], w13_sf [2I, H/16], w2 [H, I/2], w2_sf [H, I/16].
+template <typename T>
+struct ConvertedNvfp4 {
+  std::span<T> w13, w13_sf, w2, w2_sf;
+};
+
+// H % 128 == 0 and I % 64 == 0 and sizes that fit, else Error{unsupported} / Error{bug}.
+void convert(const LogicalNvfp4<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
+             const ConvertedNvfp4<std::byte>& to);
+void restore(const ConvertedNvfp4<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
+             const LogicalNvfp4<std::byte>& to);
+
+// One BF16 expert: gate, up [I, H], down [H, I] <-> w13 [H/64, 2I, 64], w2 [I/64, H, 64]. H % 64 == 0, I % 64
+// == 0.
+template <typename T>
+struct LogicalBf16 {
+  std::span<T> gate, up, down;
+};
+template <typename T>
+struct ConvertedBf16 {
+  std::span<T> w13, w2;
+};
+
+void convert(const LogicalBf16<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
+             const ConvertedBf16<std::byte>& to);
+void restore(const ConvertedBf16<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
+             const LogicalBf16<std::byte>& to);
+
+// Interleaves a [rows, columns] matrix of scale bytes (padding is written 0) and undoes it. `to` holds
+// roundup(rows, 128) * roundup(columns, 4) bytes for 128x4, roundup(rows, 8) * roundup(columns, 4) for 8x4.
+void interleave_128x4(std::span<const std::byte> from, std::int64_t rows, std::int64_t columns,
+                      std::span<std::byte> to);
+void interleave_8x4(std::span<const std::byte> from, std::int64_t rows, std::int64_t columns,
+                    std::span<std::byte> to);
+
+}  // namespace kerf::layout

@@ -1,0 +1,42 @@
+// Where a logical row lives in the converted layout, and back. Columns are never permuted.
+#pragma once
+
+#include <cstdint>
+
+namespace kerf::layout {
+
+enum class Half : std::uint8_t { up = 0, gate = 1 };
+
+// A row of w13 before conversion: which matrix, and which of its I rows.
+struct W13Row {
+  Half half = Half::up;
+  std::int64_t row = 0;
+};
+
+// Every 32-row group of w13 holds 16 intermediate rows: up 0,2,..,14 | gate 0,2,..,14 | up 1,3,..,15 | gate
+// 1,3,..,15.
+constexpr W13Row w13_source(std::int64_t converted) {
+  const std::int64_t q = (converted % 32) / 8;
+  return {q % 2 == 0 ? Half::up : Half::gate, 16 * (converted / 32) + 2 * (converted % 8) + q / 2};
+}
+constexpr std::int64_t w13_converted(Half half, std::int64_t i) {
+  return 32 * (i / 16) + 16 * (i % 2) + 8 * static_cast<std::int64_t>(half) + (i % 16) / 2;
+}
+
+// w2: every 32-row block is shuffled.
+constexpr std::int64_t w2_source(std::int64_t converted) {
+  return 32 * (converted / 32) + 4 * (converted % 8) + (converted % 32) / 8;
+}
+constexpr std::int64_t w2_converted(std::int64_t i) { return 32 * (i / 32) + 8 * (i % 4) + (i % 32) / 4; }
+
+// Offset of the scale of (row m, k-block k) in the 128x4 interleave of a matrix with `columns` k-blocks.
+constexpr std::int64_t scale_offset_128x4(std::int64_t m, std::int64_t k, std::int64_t columns) {
+  return ((m / 128) * ((columns + 3) / 4) + k / 4) * 512 + (m % 32) * 16 + ((m % 128) / 32) * 4 + k % 4;
+}
+
+// The same for the 8x4 interleave (activations of small tiles).
+constexpr std::int64_t scale_offset_8x4(std::int64_t m, std::int64_t k, std::int64_t columns) {
+  return ((m / 8) * ((columns + 3) / 4) + k / 4) * 32 + (m % 8) * 4 + k % 4;
+}
+
+}  // namespace kerf::layout

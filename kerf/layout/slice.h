@@ -1,0 +1,22 @@
+// The cut. Slice d of tp of converted experts is, byte for byte, the conversion of slice d: rows of w13 and
+// its scales are contiguous, w2 is a column range, w2's scales are whole 512-byte k-tiles of every 128-row
+// tile.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "kerf/layout/experts.h"
+#include "kerf/tensor/view.h"
+
+namespace kerf::layout {
+
+enum class Nvfp4Kind : std::uint8_t { w13 = 0, w13_sf = 1, w2 = 2, w2_sf = 3 };
+inline constexpr std::array<const char*, 4> nvfp4_kind_names = {"w13", "w13_sf", "w2", "w2_sf"};
+
+// Views of slice `part` of `tp` of every expert held, one a tensor kind (indexed by Nvfp4Kind), no copy.
+// Packed, each is the final tensor of the slice: [n, 2I', H/2], [n, 2I', H/16], [n, H, I'/2], [n, H, I'/16].
+// `view` must not be malformed and (H, I, tp) must be cuttable: otherwise Error.
+std::array<tensor::StridedBytes, 4> slice_views(const Nvfp4View& view, std::int64_t tp, std::int64_t part);
+
+}  // namespace kerf::layout

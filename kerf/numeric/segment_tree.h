@@ -1,0 +1,63 @@
+// How a dot product over K is summed in canonical arithmetic, and how a balanced sum by position is formed.
+//
+// Within a segment of 32 blocks (512 values of K) eight chains take the blocks b with b mod 8 = j in
+// ascending order: c_j = fma(d_b, s_b, c_j) from +0. The segment is ((c0+c1)+(c2+c3))+((c4+c5)+(c6+c7)).
+// Segments are added as a balanced tree: sum(n) = sum(first p) + sum(the rest), p the largest power of two
+// below n. A slice of K whose ends are nodes of that tree therefore has a partial sum that is itself a node
+// of the whole.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+
+namespace kerf::numeric {
+
+inline constexpr int chains = 8;
+inline constexpr int blocks_per_segment = 32;
+inline constexpr int values_per_segment = 512;
+
+constexpr float segment_sum(const std::array<float, chains>& c) {
+  return ((c[0] + c[1]) + (c[2] + c[3])) + ((c[4] + c[5]) + (c[6] + c[7]));
+}
+
+// Adds terms in order and yields their balanced sum, in O(log n) memory: finished subtrees wait on a stack,
+// exactly as the bits of a binary counter.
+class BalancedSum {
+ public:
+  constexpr void add(float term) {
+    for (std::uint64_t bits = count_++; (bits & 1U) != 0; bits >>= 1) term = stack_[--depth_] + term;
+    stack_[depth_++] = term;
+  }
+  // The sum of all terms added so far; +0 for none. More terms may follow.
+  [[nodiscard]] constexpr float sum() const {
+    if (depth_ == 0) return 0.0F;
+    float total = stack_[depth_ - 1];
+    for (int i = depth_ - 2; i >= 0; --i) total = stack_[i] + total;
+    return total;
+  }
+
+ private:
+  std::array<float, 64> stack_{};
+  std::uint64_t count_ = 0;
+  int depth_ = 0;
+};
+
+// The canonical sum of products over blocks: d(b) is the exact block dot, s(b) the product of the two block
+// scales.
+template <typename Dot, typename Scale>
+float canonical_dot(std::int64_t blocks, Dot d, Scale s) {
+  BalancedSum tree;
+  for (std::int64_t first = 0; first < blocks; first += blocks_per_segment) {
+    std::array<float, chains> c{};
+    const std::int64_t end = first + blocks_per_segment < blocks ? first + blocks_per_segment : blocks;
+    for (std::int64_t b = first; b < end; ++b) {
+      float& chain = c[static_cast<std::size_t>(b % chains)];
+      chain = std::fma(d(b), s(b), chain);
+    }
+    tree.add(segment_sum(c));
+  }
+  return tree.sum();
+}
+
+}  // namespace kerf::numeric

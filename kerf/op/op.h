@@ -1,0 +1,157 @@
+// The routed-experts op: interface. GEMM1 (gather, up and gate) -> gated activation -> requantisation ->
+// GEMM2, over the local experts of one layer; what comes out is unfinalised: one row a route, not yet
+// weighted, normed or summed.
+//
+// Two ways in, the same bits: routed_experts() writes the routing metadata itself (the public op);
+// RoutedExperts::body() runs from metadata that somebody else wrote.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kerf/base/error.h"
+#include "kerf/base/threads.h"
+#include "kerf/layout/experts.h"
+#include "kerf/routing/metadata.h"
+#include "kerf/routing/router.h"
+
+namespace kerf::op {
+
+// Token rows a tile, and a kernel variant. -1 in either: the op's default.
+struct Tactic {
+  int tile = -1;
+  int config = -1;
+
+  friend bool operator==(const Tactic&, const Tactic&) = default;
+};
+
+// How NVFP4 experts read their input: quantised rows (W4A4, canonical arithmetic) or bf16 rows (W4A16).
+enum class Input : std::uint8_t { nvfp4, bf16 };
+
+// SwiGLU's parameters, each per local expert or empty for the default. beta and the limits act on raw
+// accumulators.
+struct GatedParameters {
+  std::span<const float> alpha;       // [n] default 1
+  std::span<const float> beta;        // [n] default 0
+  std::span<const float> limit_gate;  // [n] default +inf
+  std::span<const float> limit_up;    // [n] default +inf
+};
+
+struct Nvfp4Args {
+  layout::Nvfp4View experts;
+  std::int64_t num_experts = 0;  // E of the model
+  std::int64_t top_k = 0;
+  Input input = Input::nvfp4;
+  GatedParameters gated;
+};
+
+struct Bf16Args {
+  layout::Bf16View experts;
+  std::int64_t num_experts = 0;
+  std::int64_t top_k = 0;
+  GatedParameters gated;
+};
+
+// The step's rows: a and a_sf for NVFP4 input, x for bf16 input.
+struct Tokens {
+  std::int64_t count = 0;
+  std::span<const std::uint8_t> a;     // [T, H/2] e2m1
+  std::span<const std::uint8_t> a_sf;  // [T, H/16] e4m3, linear
+  std::span<const std::uint16_t> x;    // [T, H] bf16
+};
+
+// Prepared routes: ids of -1 are not routed.
+struct Routes {
+  std::span<const std::int32_t> ids;  // [T, K]
+  std::span<const float> weights;     // [T, K]
+};
+
+// What one layer's call gives. rows[map[t*K + k]] is route (t, k)'s row; map -1: not here. Other rows are
+// undefined.
+struct Unfinalized {
+  std::int64_t tokens = 0;
+  std::int64_t top_k = 0;
+  std::int64_t hidden = 0;
+  std::span<const std::uint16_t> rows;  // [gemm2_rows, H] bf16
+  std::span<const float> weights;       // [T, K]
+  std::span<const std::int32_t> map;    // [T, K]
+};
+
+// Rows that the op's row buffer has for a shape: max_padded, but at least 128 KiB of them (the trtllm-gen
+// rule).
+std::int64_t gemm2_rows(const routing::MetadataShape& shape, std::int64_t hidden);
+
+// One layer's experts bound to one backend: everything that can be checked or prepared once is done.
+class RoutedExperts {
+ public:
+  virtual ~RoutedExperts() = default;
+
+  [[nodiscard]] virtual layout::ExpertsShape shape() const = 0;
+  [[nodiscard]] virtual std::int64_t first_expert() const = 0;
+  [[nodiscard]] virtual std::int64_t num_experts() const = 0;  // E of the model
+  [[nodiscard]] virtual std::int64_t top_k() const = 0;
+  [[nodiscard]] virtual Input input() const = 0;
+
+  // Tactics that run `tokens` tokens, best guess first. A default tactic (-1, -1) is always accepted by
+  // body().
+  [[nodiscard]] virtual std::vector<Tactic> tactics(std::int64_t tokens) const = 0;
+  // Bytes of workspace that body() wants for a shape at a tactic.
+  [[nodiscard]] virtual std::size_t workspace_bytes(const routing::MetadataShape& shape,
+                                                    Tactic tactic) const = 0;
+
+  // The GEMMs, from metadata. rows: [gemm2_rows, H] bf16; only rows that the map names are written. Allocates
+  // nothing.
+  virtual void body(const Tokens& tokens, const routing::MetadataShape& shape,
+                    const routing::Metadata& metadata, Tactic tactic, const Workers& workers,
+                    std::span<std::byte> workspace, std::span<std::uint16_t> rows) const = 0;
+
+  // The metadata shape of a step of `tokens` tokens at a tile.
+  [[nodiscard]] routing::MetadataShape metadata_shape(std::int64_t tokens, std::int64_t tile) const {
+    return {tokens, top_k(), num_experts(), first_expert(), shape().experts, tile};
+  }
+};
+
+// A named way to run the op. `supports` answers with the reason.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  [[nodiscard]] virtual std::string_view name() const = 0;
+  [[nodiscard]] virtual Verdict supports(const Nvfp4Args& args) const = 0;
+  [[nodiscard]] virtual Verdict supports(const Bf16Args& args) const = 0;
+  // Binds; the tensors must outlive the result. Error where supports() has a reason.
+  [[nodiscard]] virtual std::unique_ptr<RoutedExperts> bind(const Nvfp4Args& args) const = 0;
+  [[nodiscard]] virtual std::unique_ptr<RoutedExperts> bind(const Bf16Args& args) const = 0;
+};
+
+// All backends built in: "reference", "cpu" (best instruction set), and "cpu:<isa>" for each that this CPU
+// can run.
+std::vector<std::string> backend_names();
+// Error{usage} that lists the names for an unknown one: a forced name never falls back.
+const Backend& backend(std::string_view name);
+
+// Buffers of the public op, sized by the caller: one of each serves all layers.
+struct Buffers {
+  const routing::MetadataBuffer* metadata = nullptr;
+  std::span<std::byte> workspace;
+  std::span<std::uint16_t> rows;  // [gemm2_rows, H]
+};
+
+// The public op on prepared routes. Ids are checked: Error{usage} names token, slot and id.
+Unfinalized routed_experts(const RoutedExperts& experts, const Tokens& tokens, const Routes& routes,
+                           Tactic tactic, const Workers& workers, const Buffers& buffers);
+
+// The public op that routes itself, from logits [T, E] (f32) and bias ([E] or empty): BF16 experts. The
+// weights are rounded to bf16. ids and weights [T, K] are scratch that the result refers to.
+Unfinalized routed_experts_from_logits(const RoutedExperts& experts, const Tokens& tokens,
+                                       const routing::Router& router, std::span<const float> logits,
+                                       std::span<const float> bias, std::span<std::int32_t> ids,
+                                       std::span<float> weights, Tactic tactic, const Workers& workers,
+                                       const Buffers& buffers);
+
+}  // namespace kerf::op

@@ -1,0 +1,56 @@
+// From router logits to the chosen experts and their weights: the ten methods in use, by one rule for ties.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "kerf/base/error.h"
+
+namespace kerf::routing {
+
+// Numbered as in the trtllm-gen op. x: logits, i: the chosen experts, s: routed scaling.
+enum class Method : std::uint8_t {
+  softmax = 0,      // "Default": key and weight softmax(x) over all E
+  renormalize = 1,  // key x; weight softmax over the K chosen
+  deepseek_v3 = 2,  // key sigmoid(x) + bias (inside the best groups); weight sigmoid(x_i) * s / (sum + eps)
+  llama4 = 3,       // K = 1; key x; weight sigmoid(x_i)
+  renormalize_naive = 4,  // as renormalize
+  top_k = 5,              // key x; weight x_i
+  sigmoid_renorm =
+      6,  // key sigmoid(x); weight sigmoid(x_i) / max(sum, 1e-20), or sigmoid(x_i) without norm_topk_prob
+  minimax2 = 7,       // key sigmoid(x) + bias; weight sigmoid(x_i) * s / (sum + eps)
+  sigmoid = 8,        // key sigmoid(x); weight sigmoid(x_i)
+  top_k_sigmoid = 9,  // key x; weight sigmoid(x_i)
+};
+
+std::string_view name(Method method);
+std::optional<Method> method_named(std::string_view name);
+
+struct Router {
+  Method method = Method::renormalize;
+  std::int64_t experts = 0;     // E
+  std::int64_t top_k = 0;       // K
+  std::int64_t n_group = 0;     // deepseek_v3 only; <= 1: no groups
+  std::int64_t topk_group = 0;  // deepseek_v3 only
+  float routed_scaling = 1.0F;
+  bool norm_topk_prob = true;
+  float logit_multiplier = 1.0F;  // applied to every logit first, in f32 (Muse Spark: 2^-2.5)
+  float sum_epsilon = 1e-20F;     // added to the sum that renormalises (Muse Spark: 1e-15)
+};
+
+// Muse Spark's router: sigmoid of the multiplied logit; the bias takes part in the selection only; unbiased
+// scores renormalised with epsilon 1e-15.
+Router muse_spark_router(std::int64_t experts, std::int64_t top_k);
+
+// Nothing, or why this router cannot run (K > E, groups that do not divide E, llama4 with K != 1, ...).
+Verdict unsupported(const Router& router);
+
+// Selects for T rows of logits [T, E]; bias [E] or empty. ids [T, K] in descending order of the key, ties to
+// the lower expert id, equal bits as keys (so +0 ranks above -0); weights [T, K] in f32 (an op that routes
+// itself rounds them to bf16). Arithmetic: docs/numerics.md. Error{usage} where sizes do not fit.
+void select(const Router& router, std::span<const float> logits, std::span<const float> bias,
+            std::span<std::int32_t> ids, std::span<float> weights);
+
+}  // namespace kerf::routing

@@ -1,0 +1,36 @@
+// Element types of tensors, with the names that safetensors headers use.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace kerf::tensor {
+
+enum class Dtype : std::uint8_t {
+  boolean,
+  u8,
+  i8,
+  i16,
+  u16,
+  i32,
+  u32,
+  i64,
+  u64,
+  f4,
+  f8_e4m3,
+  f8_e5m2,
+  bf16,
+  f16,
+  f32,
+  f64
+};
+
+// "U8", "F8_E4M3", "BF16", ...
+std::string_view name(Dtype dtype);
+std::optional<Dtype> dtype_named(std::string_view name);
+
+// Bits of one element (f4: 4).
+int bits(Dtype dtype);
+
+}  // namespace kerf::tensor

@@ -1,0 +1,75 @@
+#include "kerf/tensor/storage.h"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+
+#include "kerf/base/format.h"
+
+namespace kerf::tensor {
+
+namespace {
+
+constexpr std::size_t kPagesFrom = std::size_t{1} << 21;  // blocks of this size and more are mapped
+constexpr std::size_t kAlign = 64;
+
+std::byte* map_pages(std::size_t bytes) {
+  void* block = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (block == MAP_FAILED) return nullptr;
+  madvise(block, bytes, MADV_HUGEPAGE);  // a wish: without huge pages all still works
+  return static_cast<std::byte*>(block);
+}
+
+}  // namespace
+
+std::byte* HostMemory::allocate(std::size_t bytes) {
+  if (bytes == 0) return nullptr;
+  std::byte* block =
+      bytes >= kPagesFrom
+          ? map_pages(bytes)
+          : static_cast<std::byte*>(std::aligned_alloc(kAlign, (bytes + kAlign - 1) / kAlign * kAlign));
+  if (block == nullptr)
+    fail(ErrorKind::memory, "no memory for a block of {} bytes; {} bytes are in use", bytes, current());
+  const std::int64_t now = current_ += static_cast<std::int64_t>(bytes);
+  for (std::int64_t seen = peak_; now > seen && !peak_.compare_exchange_weak(seen, now);) {
+  }
+  return block;
+}
+
+void HostMemory::release(std::byte* block, std::size_t bytes) noexcept {
+  if (block == nullptr) return;
+  if (bytes >= kPagesFrom)
+    munmap(block, bytes);
+  else
+    std::free(block);
+  current_ -= static_cast<std::int64_t>(bytes);
+}
+
+Tensor::Tensor(Memory& memory, Dtype dtype, const Shape& shape)
+    : memory_(&memory),
+      dtype_(dtype),
+      shape_(shape),
+      data_(nullptr),
+      size_(static_cast<std::size_t>(bytes_of(dtype, shape))) {
+  data_ = memory.allocate(size_);
+}
+
+Tensor& Tensor::operator=(Tensor&& other) noexcept {
+  if (this == &other) return *this;
+  reset();
+  memory_ = std::exchange(other.memory_, nullptr);
+  dtype_ = other.dtype_;
+  shape_ = std::exchange(other.shape_, Shape{});
+  data_ = std::exchange(other.data_, nullptr);
+  size_ = std::exchange(other.size_, 0);
+  return *this;
+}
+
+void Tensor::reset() noexcept {
+  if (memory_ != nullptr) memory_->release(data_, size_);
+  memory_ = nullptr;
+  data_ = nullptr;
+  size_ = 0;
+}
+
+}  // namespace kerf::tensor

@@ -1,0 +1,70 @@
+// Owned memory: who hands it out (Memory, which counts), and tensors that live in it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "kerf/tensor/view.h"
+
+namespace kerf::tensor {
+
+// Hands out blocks and counts them. One per rank; passed in, so that a test can hand in one that fails or
+// counts.
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  // `bytes` bytes, aligned to 64 at least, contents undefined. Error{memory} that says how much was asked and
+  // how much is in use.
+  virtual std::byte* allocate(std::size_t bytes) = 0;
+  virtual void release(std::byte* block, std::size_t bytes) noexcept = 0;
+};
+
+// Host memory: pages from the system for large blocks (huge pages where the kernel gives them), counted.
+class HostMemory : public Memory {
+ public:
+  std::byte* allocate(std::size_t bytes) override;
+  void release(std::byte* block, std::size_t bytes) noexcept override;
+
+  [[nodiscard]] std::int64_t current() const noexcept { return current_.load(); }
+  [[nodiscard]] std::int64_t peak() const noexcept { return peak_.load(); }
+  void reset_peak() noexcept { peak_.store(current_.load()); }
+
+ private:
+  std::atomic<std::int64_t> current_{0};
+  std::atomic<std::int64_t> peak_{0};
+};
+
+// A tensor that owns its bytes. Movable; the Memory must outlive it. Empty after default construction.
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(Memory& memory, Dtype dtype, const Shape& shape);
+  ~Tensor() { reset(); }
+  Tensor(Tensor&& other) noexcept { *this = std::move(other); }
+  Tensor& operator=(Tensor&& other) noexcept;
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
+
+  [[nodiscard]] TensorView view() const { return {dtype_, shape_, {data_, size_}}; }
+  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data_, size_}; }
+  [[nodiscard]] const Shape& shape() const noexcept { return shape_; }
+  template <typename T>
+  [[nodiscard]] std::span<T> as() const {
+    return {reinterpret_cast<T*>(data_), size_ / sizeof(T)};
+  }
+
+ private:
+  void reset() noexcept;
+
+  Memory* memory_ = nullptr;
+  Dtype dtype_ = Dtype::u8;
+  Shape shape_;
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace kerf::tensor

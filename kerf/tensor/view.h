@@ -1,0 +1,72 @@
+// A tensor somebody else owns: dtype, shape and contiguous bytes, row-major.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+
+#include "kerf/tensor/dtype.h"
+
+namespace kerf::tensor {
+
+// Up to 8 dimensions, in place. No dimensions: a scalar, one element.
+class Shape {
+ public:
+  static constexpr int max_rank = 8;
+
+  Shape() = default;
+  Shape(std::initializer_list<std::int64_t> dims);
+  explicit Shape(std::span<const std::int64_t> dims);  // more than 8: Error{unsupported}
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] std::int64_t operator[](int i) const { return dims_[static_cast<std::size_t>(i)]; }
+  [[nodiscard]] std::span<const std::int64_t> dims() const noexcept {
+    return {dims_.data(), static_cast<std::size_t>(rank_)};
+  }
+  // Product of the dimensions; Error{unsupported} where it does not fit 62 bits or a dimension is negative.
+  [[nodiscard]] std::int64_t elements() const;
+  [[nodiscard]] std::string text() const;  // "[4, 256, 128]"
+
+  friend bool operator==(const Shape&, const Shape&) = default;
+
+ private:
+  std::array<std::int64_t, max_rank> dims_{};
+  int rank_ = 0;
+};
+
+// Bytes that `shape` elements of `dtype` take, rounded up to a whole byte.
+std::int64_t bytes_of(Dtype dtype, const Shape& shape);
+
+struct TensorView {
+  Dtype dtype = Dtype::u8;
+  Shape shape;
+  std::span<const std::byte> bytes;
+
+  // The elements as T; the caller answers for the dtype. The pointer need not be aligned for files: read
+  // those bytes.
+  template <typename T>
+  [[nodiscard]] std::span<const T> as() const {
+    return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+  }
+};
+
+// A block of bytes with two levels of stride, as a slice of a converted tensor is: `planes` planes, each of
+// `runs` runs of `run_bytes` contiguous bytes. Packed, it is planes * runs * run_bytes bytes in that order.
+struct StridedBytes {
+  const std::byte* base = nullptr;
+  std::int64_t planes = 0;
+  std::int64_t plane_stride = 0;  // bytes
+  std::int64_t runs = 0;
+  std::int64_t run_stride = 0;  // bytes
+  std::int64_t run_bytes = 0;
+
+  [[nodiscard]] std::int64_t packed_bytes() const { return planes * runs * run_bytes; }
+};
+
+// Copies the packed form to `to` (packed_bytes() of them).
+void pack(const StridedBytes& from, std::byte* to);
+
+}  // namespace kerf::tensor
