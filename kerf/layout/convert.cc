@@ -4,7 +4,7 @@
 
 #include "kerf/base/format.h"
 #include "kerf/layout/geometry.h"
-#include "kerf/layout/internal/transfer.h"
+#include "kerf/layout/internal/kernels.h"
 #include "kerf/layout/rows.h"
 
 namespace kerf::layout {
@@ -42,17 +42,57 @@ struct W2Rows {
   T* operator()(std::int64_t r) const { return base + w2_source(r) * row_bytes; }
 };
 
-template <typename Rows, typename T>
-void transfer_rows(const Rows& logical, T* converted, std::int64_t rows, std::int64_t row_bytes) {
-  for (std::int64_t r = 0; r < rows; ++r)
-    internal::transfer(logical(r), converted + r * row_bytes, row_bytes);
+using internal::kGroup;
+
+// 32 rows from r0, of `blocks` blocks of `bytes` bytes. A row's blocks lie together on the logical side and
+// `stride` bytes apart on the converted side, where row r's first block is at r * bytes.
+template <typename Rows>
+void transfer_group(const Rows& logical, std::byte* converted, std::int64_t r0, std::int64_t bytes,
+                    std::int64_t blocks, std::int64_t stride) {
+  internal::Pieces pieces{{}, {}, bytes, blocks, bytes, stride};
+  for (std::size_t i = 0; i < kGroup; ++i) {
+    const std::int64_t r = r0 + static_cast<std::int64_t>(i);
+    pieces.from[i] = logical(r);
+    pieces.to[i] = converted + r * bytes;
+  }
+  internal::copy_pieces(pieces);
+}
+template <typename Rows>
+void transfer_group(const Rows& logical, const std::byte* converted, std::int64_t r0, std::int64_t bytes,
+                    std::int64_t blocks, std::int64_t stride) {
+  internal::Pieces pieces{{}, {}, bytes, blocks, stride, bytes};
+  for (std::size_t i = 0; i < kGroup; ++i) {
+    const std::int64_t r = r0 + static_cast<std::int64_t>(i);
+    pieces.from[i] = converted + r * bytes;
+    pieces.to[i] = logical(r);
+  }
+  internal::copy_pieces(pieces);
 }
 
-// Whole 128-row tiles of whole 4-column k-tiles.
+// [rows, blocks * bytes] <-> [blocks, rows, bytes], rows permuted. One block is a plain copy of rows.
 template <typename Rows, typename T>
-void transfer_scales(const Rows& logical, T* converted, std::int64_t rows, std::int64_t columns) {
-  for (std::int64_t m = 0; m < rows; m += 128)
-    internal::weave_tile(logical, m, converted + m * columns, columns / 4);
+void transfer_rows(const Rows& logical, T* converted, std::int64_t rows, std::int64_t bytes,
+                   std::int64_t blocks = 1) {
+  for (std::int64_t r = 0; r < rows; r += static_cast<std::int64_t>(kGroup))
+    transfer_group(logical, converted, r, bytes, blocks, rows * bytes);
+}
+
+template <typename Rows>
+void weave(const Rows& logical, std::byte* converted, std::int64_t rows, std::int64_t columns) {
+  std::array<const std::byte*, 128> tile;
+  for (std::int64_t m = 0; m < rows; m += 128) {
+    for (std::int64_t r = 0; r < 128; ++r) tile[static_cast<std::size_t>(r)] = logical(m + r);
+    const std::int64_t ahead = m + 128 < rows ? logical(m + 128) - logical(m) : 0;
+    internal::weave(tile, ahead, columns / 4, converted + m * columns);
+  }
+}
+template <typename Rows>
+void weave(const Rows& logical, const std::byte* converted, std::int64_t rows, std::int64_t columns) {
+  std::array<std::byte*, 128> tile;
+  for (std::int64_t m = 0; m < rows; m += 128) {
+    for (std::int64_t r = 0; r < 128; ++r) tile[static_cast<std::size_t>(r)] = logical(m + r);
+    internal::unweave(converted + m * columns, columns / 4, tile);
+  }
 }
 
 template <typename L, typename C>
@@ -73,12 +113,12 @@ void transfer_nvfp4(const LogicalNvfp4<L>& logical, const ConvertedNvfp4<C>& con
                {"w2_sf", converted.w2_sf.size(), scales}});
   transfer_rows(W13Rows<L>{logical.up.data(), logical.gate.data(), hidden / 2}, converted.w13.data(),
                 2 * intermediate, hidden / 2);
-  transfer_scales(W13Rows<L>{logical.up_sf.data(), logical.gate_sf.data(), hidden / 16},
-                  converted.w13_sf.data(), 2 * intermediate, hidden / 16);
+  weave(W13Rows<L>{logical.up_sf.data(), logical.gate_sf.data(), hidden / 16}, converted.w13_sf.data(),
+        2 * intermediate, hidden / 16);
   transfer_rows(W2Rows<L>{logical.down.data(), intermediate / 2}, converted.w2.data(), hidden,
                 intermediate / 2);
-  transfer_scales(W2Rows<L>{logical.down_sf.data(), intermediate / 16}, converted.w2_sf.data(), hidden,
-                  intermediate / 16);
+  weave(W2Rows<L>{logical.down_sf.data(), intermediate / 16}, converted.w2_sf.data(), hidden,
+        intermediate / 16);
   internal::finish();
 }
 
@@ -97,19 +137,6 @@ void restore(const ConvertedNvfp4<const std::byte>& from, std::int64_t hidden, s
 namespace {
 
 constexpr std::int64_t kBlockBytes = 128;  // 64 values of one row: the block of the block-major layout
-constexpr std::int64_t kGroup = 32;        // rows among which the permutation stays
-
-// [rows, columns] BF16 <-> [columns/64, rows, 64]. A group of 32 rows at a time: it is read from a few
-// contiguous pieces, stays in a cache, and every one of its blocks is 4 KiB that lie together.
-template <typename Rows, typename T>
-void transfer_blocks(const Rows& logical, T* converted, std::int64_t rows, std::int64_t columns) {
-  for (std::int64_t r0 = 0; r0 < rows; r0 += kGroup)
-    for (std::int64_t k = 0; k < columns / 64; ++k) {
-      T* block = converted + (k * rows + r0) * kBlockBytes;
-      for (std::int64_t r = 0; r < kGroup; ++r)
-        internal::transfer(logical(r0 + r) + k * kBlockBytes, block + r * kBlockBytes, kBlockBytes);
-    }
-}
 
 template <typename L, typename C>
 void transfer_bf16(const LogicalBf16<L>& logical, const ConvertedBf16<C>& converted, std::int64_t hidden,
@@ -126,10 +153,10 @@ void transfer_bf16(const LogicalBf16<L>& logical, const ConvertedBf16<C>& conver
                {"down", logical.down.size(), matrix},
                {"w13", converted.w13.size(), 2 * matrix},
                {"w2", converted.w2.size(), matrix}});
-  transfer_blocks(W13Rows<L>{logical.up.data(), logical.gate.data(), hidden * 2}, converted.w13.data(),
-                  2 * intermediate, hidden);
-  transfer_blocks(W2Rows<L>{logical.down.data(), intermediate * 2}, converted.w2.data(), hidden,
-                  intermediate);
+  transfer_rows(W13Rows<L>{logical.up.data(), logical.gate.data(), hidden * 2}, converted.w13.data(),
+                2 * intermediate, kBlockBytes, hidden / 64);
+  transfer_rows(W2Rows<L>{logical.down.data(), intermediate * 2}, converted.w2.data(), hidden, kBlockBytes,
+                intermediate / 64);
   internal::finish();
 }
 
