@@ -205,7 +205,7 @@ RC_GTEST_PROP(SafetensorsFuzz, DamagedHeaders, ()) {
   for (int round = 0; round < 30; ++round) {
     std::string bytes = sound;
     const std::size_t edits = 1 + random() % 4;
-    for (std::size_t i = 0; i < edits; ++i) {
+    for (std::size_t i = 0; i < edits && !bytes.empty(); ++i) {
       const std::size_t at = random() % bytes.size();
       switch (random() % 5) {
         case 0:
