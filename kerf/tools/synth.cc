@@ -4,7 +4,6 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -63,10 +62,10 @@ void write_text(const fs::path& path, const std::string& text) {
   const fs::path temporary = path.string() + ".partial";
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(temporary.c_str(), "wb"),
                                                              &std::fclose);
-  if (!file) fail_io("write", temporary, std::strerror(errno));
+  if (!file) fail_io("write", temporary, std::generic_category().message(errno));
   const bool written =
       std::fwrite(text.data(), 1, text.size(), file.get()) == text.size() && std::fflush(file.get()) == 0;
-  const std::string why = written ? "" : std::strerror(errno);
+  const std::string why = written ? "" : std::generic_category().message(errno);
   std::error_code ignored;
   if (!written) {
     fs::remove(temporary, ignored);
@@ -171,6 +170,7 @@ class Streamer {
 
 std::vector<std::string> synth_model_names() {
   std::vector<std::string> names;
+  names.reserve(sizes.size());
   for (const ModelSize& s : sizes) names.emplace_back(s.name);
   return names;
 }
@@ -239,6 +239,7 @@ SynthReport synth(const fs::path& directory, const SynthOptions& options, const 
   for (std::size_t s = 0; s < shards.size(); ++s) {
     const std::string file = fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size());
     std::vector<checkpoint::NamedShape> shapes;
+    shapes.reserve(shards[s].tensors.size());
     for (const internal::SynthTensor& t : shards[s].tensors) shapes.push_back(t.shape);
     checkpoint::SafetensorsWriter writer(directory / file, shapes);
     for (const internal::SynthTensor& t : shards[s].tensors) {
