@@ -23,10 +23,11 @@ namespace {
 
 constexpr const char* marker_name = ".kerf-synth";
 constexpr const char* index_name = "model.safetensors.index.json";
+constexpr const char* partial = ".partial";
 constexpr std::array<const char*, 4> config_names = {"config.json", "hf_quant_config.json", index_name,
                                                      marker_name};
 
-constexpr std::int64_t most = std::int64_t{1} << 31;  // of any size: keeps every product below 2^62
+constexpr std::int64_t most = (std::int64_t{1} << 20) + 1;  // what a config may say
 
 struct ModelSize {
   SynthModel model;
@@ -44,13 +45,15 @@ const ModelSize& size_of(SynthModel model) {
   return *std::find_if(sizes.begin(), sizes.end(), [&](const ModelSize& s) { return s.model == model; });
 }
 
+// Also what an interrupted run left under a temporary name.
 bool is_shard_name(const std::string& name) {
-  return name.starts_with("model-") && name.ends_with(".safetensors");
+  return name.starts_with("model-") && name.find(".safetensors") != std::string::npos;
 }
 
 bool is_own_name(const std::string& name) {
-  return is_shard_name(name) ||
-         std::find(config_names.begin(), config_names.end(), name) != config_names.end();
+  return is_shard_name(name) || std::any_of(config_names.begin(), config_names.end(), [&](const char* own) {
+           return name == own || name == std::string(own) + partial;
+         });
 }
 
 [[noreturn]] void fail_io(const char* what, const fs::path& path, const std::string& why) {
@@ -59,7 +62,7 @@ bool is_own_name(const std::string& name) {
 
 // A small file, whole or not at all.
 void write_text(const fs::path& path, const std::string& text) {
-  const fs::path temporary = path.string() + ".partial";
+  const fs::path temporary = path.string() + partial;
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(temporary.c_str(), "wb"),
                                                              &std::fclose);
   if (!file) fail_io("write", temporary, std::generic_category().message(errno));
@@ -206,7 +209,7 @@ Verdict unsupported(const SynthOptions& o) {
   for (const auto& [what, value] : counts) {
     if (value < 1) return because(ErrorKind::usage, "{} is {}, wanted at least 1", what, value);
     if (what != counts.back().first && value >= most)
-      return because(ErrorKind::usage, "{} is {}, wanted less than {}", what, value, most);
+      return because(ErrorKind::usage, "{} is {}, wanted at most {}", what, value, most - 1);
   }
   if (o.top_k > o.experts)
     return because(ErrorKind::usage, "top-k is {}, but there are only {} experts", o.top_k, o.experts);

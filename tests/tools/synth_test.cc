@@ -167,8 +167,8 @@ TEST_P(SynthModels, SomeGateAndUpScalesDiffer) {
 
 INSTANTIATE_TEST_SUITE_P(All, SynthModels,
                          testing::Values(SynthModel::muse_spark, SynthModel::qwen3_moe, SynthModel::tiny),
-                         [](const auto& info) {
-                           std::string text(name(info.param));
+                         [](const auto& instance) {
+                           std::string text(name(instance.param));
                            std::replace(text.begin(), text.end(), '-', '_');
                            return text;
                          });
@@ -284,8 +284,8 @@ TEST(Synth, RefusesSizesByName) {
   has(refusal(with([](SynthOptions& o) { o.hidden = std::int64_t{1} << 40; }), ErrorKind::usage),
       "hidden is");
   has(refusal(with([](SynthOptions& o) {
-                o.layers = 1 << 30;
-                o.experts = 1 << 30;
+                o.layers = 1 << 20;
+                o.experts = 1 << 20;
               }),
               ErrorKind::usage),
       "petabyte");
