@@ -17,7 +17,7 @@ using Names = std::initializer_list<const char*>;
 
 constexpr std::int64_t kMostBytes = 16'000'000;               // of a configuration file
 constexpr std::int64_t kMostSize = std::int64_t{1} << 20;     // so that E * H * I fits an int64
-constexpr double kMuseLogitMultiplier = 0.17677669529663687;  // 2^-2.5
+constexpr double kMuseLogitMultiplier = 0.17677669529663689;  // 2^-2.5
 constexpr double kMuseSumEpsilon = 1e-15;
 
 // The keys of one file. A model with several parts keeps the language model's keys under text_config; those

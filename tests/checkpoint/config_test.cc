@@ -24,8 +24,13 @@ const Members kPlain = {{"hidden_size", "256"},     {"moe_intermediate_size", "1
                         {"num_hidden_layers", "3"}, {"hidden_act", R"("silu")"}};
 
 std::string object(const Members& members) {
-  std::string text = "{";
-  for (const auto& [key, value] : members) text += (text.size() > 1 ? "," : "") + ('"' + key + "\":") + value;
+  std::string text;
+  for (const auto& [key, value] : members) {
+    text += text.empty() ? "{\"" : ",\"";
+    text += key;
+    text += "\":";
+    text += value;
+  }
   return text + "}";
 }
 

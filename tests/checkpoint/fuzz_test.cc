@@ -50,7 +50,7 @@ RC_GTEST_PROP(CheckpointFuzz, DamagedFiles, ()) {
   std::vector<std::filesystem::path> files;
   for (const auto& item : std::filesystem::directory_iterator(dir.path())) files.push_back(item.path());
   std::sort(files.begin(), files.end());
-  for (int round = 0; round < 15; ++round) {
+  for (int round = 0; round < 10; ++round) {
     const std::filesystem::path& file = files[random() % files.size()];
     const std::string sound = read_bytes(file);
     std::string bytes = sound;

@@ -207,7 +207,7 @@ TEST(Shards, DamagedIndex) {
       {R"({"weight_map": {"a.b": "sub\\x.safetensors"}})", "'a.b' is 'sub\\x.safetensors'"},
       {R"({"weight_map": {"a.b": "/etc/passwd"}})", "'/etc/passwd'"},
       {R"({"weight_map": {"a.b": ".."}})", "'a.b' is '..'"},
-      {R"({"weight_map": {"a.b": "x\u0000y"}})", "wanted the name of a file"},
+      {R"({"weight_map": {"a.b": "x\u0000y"}})", "'a.b' is 'x\\x00y'"},
       {R"({"weight_map": {"a.b": ""}})", "'a.b' is ''"},
       {R"({"weight_map": {"a.b": "m", "a.b": "m"}})", "'a.b' comes twice"},
       {R"({"weight_map": {"a.b": "config.json"}})", "config.json"},
