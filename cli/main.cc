@@ -1,12 +1,16 @@
 // The program: commands, exit codes, and the promise that nothing ends in an abort or an uncaught exception.
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <new>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "cli/commands.h"
 
@@ -19,6 +23,22 @@ CLI::App* add_command(CLI::App& app, Context& context, const std::string& name,
   command->add_flag("--quiet", context.quiet, "Warnings and errors only");
   command->add_flag("--verbose", context.verbose, "Say more");
   return command;
+}
+
+const CLI::Validator& whole_number() {
+  static const CLI::Validator check(
+      [](const std::string& text) -> std::string {
+        const char* const end = text.data() + text.size();
+        std::int64_t number = 0;
+        std::uint64_t large = 0;  // seeds use all 64 bits
+        const auto is = [&](auto& value) {
+          const auto [last, code] = std::from_chars(text.data(), end, value);
+          return code == std::errc() && last == end;
+        };
+        return is(number) || is(large) ? "" : "'" + text + "' is not a whole number of 64 bits";
+      },
+      "", "whole number");
+  return check;
 }
 
 namespace {
@@ -40,6 +60,15 @@ int run(int argc, char** argv, Context& context) {
   app.footer(footer);
   app.require_subcommand(1);
   for (const auto& add : commands) add(app, context);
+  // CLI11 would only say that a subcommand is required.
+  if (argc > 1 && argv[1][0] != '-') {
+    std::vector<std::string> names;
+    for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+    if (std::find(names.begin(), names.end(), argv[1]) == names.end()) {
+      context.error(fmt::format("there is no command '{}'; there are {}", argv[1], fmt::join(names, ", ")));
+      return static_cast<int>(ErrorKind::usage);
+    }
+  }
   try {
     app.parse(argc, argv);
     return exit_ok;

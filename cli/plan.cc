@@ -50,7 +50,7 @@ bool excluded(const checkpoint::ModelConfig& config, std::int64_t layer) {
 void count_layers(const checkpoint::ModelConfig& config, Model& model) {
   model.nvfp4_layers = 0;
   for (std::int64_t layer = 0; layer < config.layers; ++layer)
-    (config.quant_algo.empty() || excluded(config, layer) ? model.bf16_layers : model.nvfp4_layers)++;
+    (excluded(config, layer) ? model.bf16_layers : model.nvfp4_layers)++;
 }
 
 void count_layers(const checkpoint::Checkpoint& ckpt, Model& model) {
@@ -59,8 +59,18 @@ void count_layers(const checkpoint::Checkpoint& ckpt, Model& model) {
     (ckpt.layer(index).kind() == checkpoint::ExpertKind::bf16 ? model.bf16_layers : model.nvfp4_layers)++;
 }
 
-Model read(const std::string& path, const Context& context) {
-  const checkpoint::ModelConfig config = checkpoint::read_model_config(path);
+// The config, with what hf_quant_config.json beside it says.
+checkpoint::ModelConfig read_configs(const fs::path& path) {
+  std::error_code ignored;
+  const fs::path directory = fs::is_directory(path, ignored) ? path : path.parent_path();
+  const bool standard = directory != path ? path.filename() == "config.json" : true;
+  if (standard && fs::exists(directory / "hf_quant_config.json", ignored))
+    return checkpoint::read_config(directory.empty() ? "." : directory);
+  return checkpoint::read_model_config(path);
+}
+
+Model read(const std::string& path, const Options& o, const Context& context) {
+  const checkpoint::ModelConfig config = read_configs(path);
   Model model{config.experts, config.hidden, config.intermediate, config.top_k, 0, 0};
   if (holds_weights(path)) {
     // The files know best which layers are BF16. A damaged one is no reason not to plan.
@@ -70,11 +80,13 @@ Model read(const std::string& path, const Context& context) {
     model.bf16_layers = 0;
   }
   count_layers(config, model);
+  if (config.quant_algo.empty() && !o.bf16_layers)
+    context.log.warning("the config names no quantisation: planned as NVFP4 (--bf16-layers says otherwise)");
   return model;
 }
 
 Model model_of(const Options& o, const Context& context) {
-  Model m = o.path.empty() ? Model{} : read(o.path, context);
+  Model m = o.path.empty() ? Model{} : read(o.path, o, context);
   if (o.experts) m.experts = o.experts;
   if (o.hidden) m.hidden = o.hidden;
   if (o.intermediate) m.intermediate = o.intermediate;
@@ -212,17 +224,22 @@ void add_plan(CLI::App& app, Context& context) {
   CLI::App* command = add_command(app, context, "plan", "Bytes per rank, EP and TP, and which tp is legal");
   command->add_option("CKPT", o->path,
                       "Model directory or config.json; not needed where the sizes are given");
-  command->add_option("--ranks", o->ranks, "Ranks: sets ep and tp where they are not given");
+  command->add_option("--ranks", o->ranks, "Ranks: sets ep and tp where they are not given")
+      ->check(whole_number());
   command->add_option("--tp", o->tp, "Ranks that share each expert as slices; 1: EP alone");
-  command->add_option("--ep", o->ep, "Ranks that share the experts whole");
-  command->add_option("--experts", o->experts, "Experts, E");
-  command->add_option("--hidden", o->hidden, "Expert input and output width, H");
-  command->add_option("--intermediate", o->intermediate, "Intermediate width, I");
-  command->add_option("--layers", o->layers,
-                      "Layers with routed experts, NVFP4 unless --bf16-layers says otherwise");
+  command->add_option("--ep", o->ep, "Ranks that share the experts whole")->check(whole_number());
+  command->add_option("--experts", o->experts, "Experts, E")->check(whole_number());
+  command->add_option("--hidden", o->hidden, "Expert input and output width, H")->check(whole_number());
+  command->add_option("--intermediate", o->intermediate, "Intermediate width, I")->check(whole_number());
+  command
+      ->add_option("--layers", o->layers,
+                   "Layers with routed experts, NVFP4 unless --bf16-layers says otherwise")
+      ->check(whole_number());
   command->add_option("--bf16-layers", o->bf16_layers, "Which of them are BF16, such as 0,61");
-  command->add_option("--top-k", o->top_k, "Experts per token, K");
-  command->add_option("--batch", o->tokens, "Tokens of the largest step")->capture_default_str();
+  command->add_option("--top-k", o->top_k, "Experts per token, K")->check(whole_number());
+  command->add_option("--batch", o->tokens, "Tokens of the largest step")
+      ->check(whole_number())
+      ->capture_default_str();
   command->callback([o, &context] { run(*o, context); });
 }
 

@@ -77,14 +77,19 @@ void add_synth(CLI::App& app, Context& context) {
       ->add_option("--model", o->model,
                    fmt::format("Whose names and config: {}", fmt::join(tools::synth_model_names(), ", ")))
       ->capture_default_str();
-  command->add_option("--experts", o->experts, "Experts, E [a size of the model that a laptop holds]");
-  command->add_option("--hidden", o->hidden, "Expert input and output width, H: a multiple of 128");
-  command->add_option("--intermediate", o->intermediate, "Intermediate width, I: a multiple of 64");
-  command->add_option("--layers", o->layers, "Layers, all with routed experts");
-  command->add_option("--top-k", o->top_k, "Experts per token, K");
+  command->add_option("--experts", o->experts, "Experts, E [a size of the model that a laptop holds]")
+      ->check(whole_number());
+  command->add_option("--hidden", o->hidden, "Expert input and output width, H: a multiple of 128")
+      ->check(whole_number());
+  command->add_option("--intermediate", o->intermediate, "Intermediate width, I: a multiple of 64")
+      ->check(whole_number());
+  command->add_option("--layers", o->layers, "Layers, all with routed experts")->check(whole_number());
+  command->add_option("--top-k", o->top_k, "Experts per token, K")->check(whole_number());
   command->add_option("--bf16-layers", o->bf16_layers,
                       "Layers with BF16 experts, such as 0,61 or 0-3; none for none");
-  command->add_option("--seed", o->seed, "The same seed gives the same bytes")->capture_default_str();
+  command->add_option("--seed", o->seed, "The same seed gives the same bytes")
+      ->check(whole_number())
+      ->capture_default_str();
   command->callback([o, &context] { run(*o, context); });
 }
 
