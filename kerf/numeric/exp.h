@@ -16,7 +16,7 @@ inline constexpr float log2e = 0x1.715476p+0F;
 inline constexpr float to_integer = 0x1.8p+23F;    // adding it rounds to an integer in the last bits
 inline constexpr float ln2_high = 0x1.62e400p-1F;  // ln 2 in 15 bits: n * ln2_high is exact for |n| < 512
 inline constexpr float ln2_low = 0x1.7f7d1cp-20F;
-inline constexpr float highest = 0x1.62e430p+6F;  // 88.72284: above it the result is +inf
+inline constexpr float highest = 0x1.62e42ep+6F;  // 88.72283: above it the result is +inf
 inline constexpr float lowest = -0x1.9fe368p+6F;  // -103.97208: below it the result is 0
 // exp(r) on |r| <= ln 2 / 2: 1 + r + r^2 (c2 + r (c3 + ...)), coefficients of the Taylor series adjusted to
 // the interval (c6 and c7 keep the polynomial's own error below 2^-27).

@@ -2,6 +2,7 @@
 // first; an f32 global scale goes with the whole tensor. value = e2m1 * e4m3 / gs.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -25,7 +26,7 @@ struct Nvfp4Block {
 
 // The recipes in use. They differ in how they treat subnormals and a block scale that rounds to zero.
 //   fast   FlashInfer's default, built with fast maths: subnormal operands and results count as zero
-//   exact  FlashInfer's "no fast math" switch: true divisions
+//   exact  FlashInfer's exact-division switch (its other operations still flush subnormals)
 //   vllm   vLLM's scaled_fp4_quant, and kerf's default: zeros where the block scale underflows
 enum class Quantiser { fast, exact, vllm };
 
@@ -87,15 +88,16 @@ constexpr Nvfp4Block quantise_block(std::span<const float, nvfp4_block> x, float
       return detail::encode(x, s, t, true);
     }
     case Quantiser::exact: {
-      const float s_real = a == 0.0F ? 0.0F : a * (gs * sixth);
+      const float amax = detail::flushed(a);
+      const float s_real = amax == 0.0F ? 0.0F : detail::flushed(amax * detail::flushed(gs * sixth));
       const std::uint8_t s = f32_to_e4m3(s_real);
       float t = 0.0F;
-      if (a != 0.0F) {
-        const float product = e4m3_to_f32(s) * (1.0F / gs);
-        t = product == 0.0F ? std::numeric_limits<float>::max() : 1.0F / product;
-        if (t > std::numeric_limits<float>::max()) t = std::numeric_limits<float>::max();
+      if (amax != 0.0F) {
+        constexpr float most = std::numeric_limits<float>::max();
+        const float product = detail::flushed(e4m3_to_f32(s) * detail::flushed(1.0F / gs));
+        t = product == 0.0F ? most : std::min(1.0F / product, most);
       }
-      return detail::encode(x, s, t, false);
+      return detail::encode(x, s, t, true);
     }
     case Quantiser::vllm:
       break;

@@ -49,7 +49,11 @@ Verdict unsupported(const Router& router);
 
 // Selects for T rows of logits [T, E]; bias [E] or empty. ids [T, K] in descending order of the key, ties to
 // the lower expert id, equal bits as keys (so +0 ranks above -0); weights [T, K] in f32 (an op that routes
-// itself rounds them to bf16). Arithmetic: docs/numerics.md. Error{usage} where sizes do not fit.
+// itself rounds them to bf16). Arithmetic: docs/numerics.md. Error{usage} where sizes do not fit. A key that
+// is NaN ranks below -inf, and an expert whose logit is NaN below that one: neither is chosen while (inside
+// the best groups) anything else is left, and NaN logits take part in no sum that they are not chosen into.
+// Weights are what the formulas give: NaN where a NaN was chosen, or where softmax meets +inf or nothing
+// above -inf. Allocates nothing.
 void select(const Router& router, std::span<const float> logits, std::span<const float> bias,
             std::span<std::int32_t> ids, std::span<float> weights);
 

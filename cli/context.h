@@ -1,0 +1,57 @@
+// What every command is given: where data goes (standard output, checked), where messages go (standard error)
+// and the options that all commands share. Nothing else in the program writes to either stream.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "kerf/kerf.h"
+
+namespace kerf::cli {
+
+using Json = nlohmann::ordered_json;  // keys in the order they were written
+
+// What the program answers beside kerf::ErrorKind's values.
+inline constexpr int exit_ok = 0;
+inline constexpr int exit_output = 1;  // standard output could not be written
+
+// Standard output. A write that fails is remembered, and the program ends with exit_output.
+class Output {
+ public:
+  void write(std::string_view text);
+  template <typename... Args>
+  void line(fmt::format_string<Args...> text, Args&&... args) {
+    write(fmt::format(text, std::forward<Args>(args)...) + "\n");
+  }
+  void json(const Json& value);  // indented, with a newline at the end
+  // Flushes; 0, or the errno of the first write that failed.
+  [[nodiscard]] int finish();
+
+ private:
+  int error_ = 0;
+};
+
+struct Context {
+  Context();
+  ~Context() = default;
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+  Context(Context&&) = delete;
+  Context& operator=(Context&&) = delete;
+
+  bool json = false;     // --json: one JSON value on standard output instead of text
+  bool quiet = false;    // --quiet: warnings and errors only
+  bool verbose = false;  // --verbose: details besides
+  Output out;
+  Log log;  // to standard error, as quiet and verbose say; any thread may call it
+
+  // Worker threads in all: KERF_THREADS, or the cores of this process.
+  [[nodiscard]] static int threads();
+  // An error's line on standard error, whatever quiet says.
+  void error(std::string_view text) const;
+};
+
+}  // namespace kerf::cli

@@ -1,0 +1,75 @@
+// kerf env: what this program is, what it found on this machine, and why a part is absent.
+#include "cli/commands.h"
+
+namespace kerf::cli {
+
+namespace {
+
+Json report() {
+  Json backends = op::backend_names();
+  Json groups = Json::array({"local"});
+  Json absent = Json::object();
+  for (const Part& part : optional_parts())
+    if (part.absent) absent[std::string(part.name)] = part.absent->text;
+  Json variables = Json::object();
+  for (const EnvVariable& v : env_table) {
+    const auto value = env_value(v.name);
+    variables[v.name] = {
+        {"value", value ? Json(*value) : Json()}, {"meaning", v.meaning}, {"otherwise", v.fallback}};
+  }
+  Json options = Json::object();
+  for (const BuildOption& o : build_options())
+    options[std::string(o.name)] = {{"value", o.value}, {"meaning", o.meaning}};
+  return {{"version", version()},
+          {"compiler", compiler()},
+          {"build_type", build_type()},
+          {"cores", available_cores()},
+          {"backends", std::move(backends)},
+          {"groups", std::move(groups)},
+          {"absent", std::move(absent)},
+          {"variables", std::move(variables)},
+          {"options", std::move(options)}};
+}
+
+std::string joined(const Json& names) {
+  std::string text;
+  for (const auto& name : names) text += (text.empty() ? "" : ", ") + name.get<std::string>();
+  return text;
+}
+
+void print(const Json& r, Output& out) {
+  out.line("kerf {} ({}, {})", r["version"].get<std::string>(), r["compiler"].get<std::string>(),
+           r["build_type"].get<std::string>());
+  out.line("cores      {}", r["cores"].get<int>());
+  out.line("backends   {}", joined(r["backends"]));
+  out.line("groups     {}", joined(r["groups"]));
+  for (const auto& [name, why] : r["absent"].items()) out.line("{:<10} {}", name, why.get<std::string>());
+  out.line("");
+  out.line("environment");
+  for (const auto& [name, v] : r["variables"].items()) {
+    const std::string value =
+        v["value"].is_null() ? "unset: " + v["otherwise"].get<std::string>() : v["value"].get<std::string>();
+    out.line("  {:<18} {:<34} {}", name, value, v["meaning"].get<std::string>());
+  }
+  out.line("");
+  out.line("CMake options");
+  for (const auto& [name, o] : r["options"].items())
+    out.line("  {:<18} {:<34} {}", name, "'" + o["value"].get<std::string>() + "'",
+             o["meaning"].get<std::string>());
+}
+
+}  // namespace
+
+void add_env(CLI::App& app, Context& context) {
+  CLI::App* command =
+      add_command(app, context, "env", "Versions, backends, why one is absent, KERF_* variables");
+  command->callback([&context] {
+    const Json r = report();
+    if (context.json)
+      context.out.json(r);
+    else
+      print(r, context.out);
+  });
+}
+
+}  // namespace kerf::cli

@@ -1,0 +1,76 @@
+#include "kerf/checkpoint/internal/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "kerf/base/format.h"
+
+namespace kerf::checkpoint::internal {
+
+Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
+  if (this != &other) {
+    close();
+    fd_ = std::exchange(other.fd_, -1);
+  }
+  return *this;
+}
+
+void Descriptor::close() noexcept {
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+}
+
+std::string os_reason(int error) { return std::generic_category().message(error); }
+
+std::string shown(std::string_view name) {
+  constexpr std::size_t most = 200;
+  if (name.size() <= most) return std::string(name);
+  std::size_t cut = most;
+  while (cut > 0 && (static_cast<unsigned char>(name[cut]) & 0xC0U) == 0x80U) --cut;
+  return fmt::format("{}... ({} bytes)", name.substr(0, cut), name.size());
+}
+
+OpenedFile open_regular(const std::filesystem::path& path) {
+  OpenedFile file;
+  // O_NONBLOCK: opening a pipe must not wait for its writer. Regular files do not care.
+  file.descriptor = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.descriptor.get() < 0)
+    fail(ErrorKind::checkpoint, "{}: cannot open it: {}", path.string(), os_reason(errno));
+  struct stat status {};
+  if (::fstat(file.descriptor.get(), &status) != 0)
+    fail(ErrorKind::checkpoint, "{}: cannot read its size: {}", path.string(), os_reason(errno));
+  if (!S_ISREG(status.st_mode))
+    fail(ErrorKind::checkpoint, "{}: not a regular file, wanted a file", path.string());
+  file.bytes = status.st_size;
+  return file;
+}
+
+void read_exactly(const OpenedFile& file, const std::filesystem::path& path, std::int64_t offset,
+                  std::span<std::byte> to) {
+  std::size_t done = 0;
+  while (done < to.size()) {
+    const ssize_t n = ::pread(file.descriptor.get(), to.data() + done, to.size() - done,
+                              static_cast<off_t>(offset) + static_cast<off_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail(ErrorKind::checkpoint, "{}: cannot read it: {}", path.string(), os_reason(errno));
+    if (n == 0)
+      fail(ErrorKind::checkpoint, "{}: ends at byte {}, wanted {} bytes: it changed while it was read",
+           path.string(), offset + static_cast<std::int64_t>(done),
+           offset + static_cast<std::int64_t>(to.size()));
+    done += static_cast<std::size_t>(n);
+  }
+}
+
+std::string read_text(const std::filesystem::path& path, std::int64_t limit) {
+  const OpenedFile file = open_regular(path);
+  if (file.bytes > limit)
+    fail(ErrorKind::checkpoint, "{}: {} bytes, wanted at most {}", path.string(), file.bytes, limit);
+  std::string text(static_cast<std::size_t>(file.bytes), '\0');
+  read_exactly(file, path, 0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+}  // namespace kerf::checkpoint::internal

@@ -1,0 +1,288 @@
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "kerf/base/format.h"
+#include "kerf/checkpoint/internal/file.h"
+#include "kerf/checkpoint/safetensors.h"
+
+namespace kerf::checkpoint {
+
+namespace {
+
+constexpr std::uint64_t kMostHeaderBytes = 100'000'000;
+constexpr std::uint64_t kMostOffset = std::uint64_t{1} << 61;  // sums of two stay inside int64
+constexpr std::int64_t kLengthBytes = 8;
+
+static_assert(std::endian::native == std::endian::little, "safetensors headers are little endian");
+
+// Reads the header as events, so that nothing is built which the format does not have: a hostile header costs
+// no more memory than its own text.
+class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  HeaderReader(const std::string& file, std::int64_t data_begin, Header& header)
+      : file_(file), data_begin_(data_begin), header_(header) {}
+
+  bool null() override { return scalar("null"); }
+  bool boolean(bool value) override { return scalar(value ? "true" : "false"); }
+  bool number_integer(number_integer_t value) override { return scalar(fmt::format("{}", value)); }
+  bool number_float(number_float_t /*value*/, const string_t& text) override {
+    return scalar(internal::shown(text));
+  }
+  bool binary(binary_t& /*value*/) override { return scalar("binary"); }
+
+  bool number_unsigned(number_unsigned_t value) override {
+    if (at_ == At::shape) {
+      if (dims_.size() == tensor::Shape::max_rank)
+        refuse("shape of more than {} dimensions", tensor::Shape::max_rank);
+      if (value > kMostOffset) refuse("dimension {} in its shape, wanted at most {}", value, kMostOffset);
+      dims_.push_back(static_cast<std::int64_t>(value));
+      return true;
+    }
+    if (at_ == At::offsets) {
+      if (offsets_.size() == 2) refuse("more than 2 data_offsets, wanted 2");
+      if (value > kMostOffset) refuse("data offset {}, wanted at most {}", value, kMostOffset);
+      offsets_.push_back(static_cast<std::int64_t>(value));
+      return true;
+    }
+    return scalar(fmt::format("{}", value));
+  }
+
+  bool string(string_t& value) override {
+    if (at_ != At::entry || field_ != "dtype")
+      return scalar(fmt::format("the string '{}'", internal::shown(value)));
+    dtype_ = tensor::dtype_named(value);
+    if (!dtype_) refuse("unknown dtype '{}'", internal::shown(value));
+    return true;
+  }
+
+  bool key(string_t& value) override {
+    if (at_ == At::top) {
+      name_ = value;
+      if (value == "__metadata__" ? std::exchange(metadata_seen_, true) : header_.tensors.contains(value))
+        refuse("the name comes twice");
+    } else if (at_ == At::entry) {
+      field_ = value;
+      const auto known = std::find(kFields.begin(), kFields.end(), value);
+      if (known == kFields.end())
+        refuse("unknown field '{}', wanted dtype, shape, data_offsets", internal::shown(value));
+      bool& seen = fields_seen_[static_cast<std::size_t>(known - kFields.begin())];
+      if (std::exchange(seen, true)) refuse("field '{}' comes twice", field_);
+    }
+    return true;
+  }
+
+  bool start_object(std::size_t /*elements*/) override {
+    if (at_ == At::metadata) {
+      ++depth_;
+    } else if (at_ == At::start) {
+      at_ = At::top;
+    } else if (at_ == At::top && name_ == "__metadata__") {
+      at_ = At::metadata;
+      depth_ = 1;
+    } else if (at_ == At::top) {
+      at_ = At::entry;
+      fields_seen_.fill(false);
+      dtype_.reset();
+      dims_.clear();
+      offsets_.clear();
+    } else {
+      return scalar("an object");
+    }
+    return true;
+  }
+
+  bool end_object() override {
+    if (at_ == At::metadata) {
+      if (--depth_ == 0) at_ = At::top;
+    } else if (at_ == At::entry) {
+      finish_entry();
+      at_ = At::top;
+    }
+    return true;
+  }
+
+  bool start_array(std::size_t /*elements*/) override {
+    if (at_ == At::metadata) {
+      ++depth_;
+    } else if (at_ == At::entry && field_ == "shape") {
+      at_ = At::shape;
+    } else if (at_ == At::entry && field_ == "data_offsets") {
+      at_ = At::offsets;
+    } else {
+      return scalar("an array");
+    }
+    return true;
+  }
+
+  bool end_array() override {
+    if (at_ == At::metadata) {
+      if (--depth_ == 0) at_ = At::top;
+    } else {
+      at_ = At::entry;
+    }
+    return true;
+  }
+
+  bool parse_error(std::size_t position, const std::string& /*token*/,
+                   const nlohmann::detail::exception& /*reason*/) override {
+    fail(ErrorKind::checkpoint, "{}: its header is not valid JSON at byte {} of the header", file_, position);
+  }
+
+ private:
+  enum class At { start, top, metadata, entry, shape, offsets };
+  static constexpr std::array<std::string_view, 3> kFields = {"dtype", "shape", "data_offsets"};
+
+  template <typename... Args>
+  [[noreturn]] void refuse(fmt::format_string<Args...> text, Args&&... args) const {
+    fail(ErrorKind::checkpoint, "{}: header entry '{}': {}", file_, internal::shown(name_),
+         fmt::format(text, std::forward<Args>(args)...));
+  }
+
+  // A value where the format wants something else; metadata may hold anything.
+  [[nodiscard]] bool scalar(std::string_view got) const {
+    switch (at_) {
+      case At::metadata:
+        return true;
+      case At::start:
+        fail(ErrorKind::checkpoint, "{}: its header is {}, wanted an object", file_, got);
+      case At::top:
+        refuse("got {}, wanted an object", got);
+      case At::entry:
+        refuse("got {} for {}, wanted {}", got, field_,
+               field_ == "dtype" ? "a dtype's name" : "an array of non-negative integers");
+      case At::shape:
+      case At::offsets:
+        break;
+    }
+    refuse("got {} in {}, wanted non-negative integers", got, field_);
+  }
+
+  void finish_entry() {
+    for (std::size_t i = 0; i < kFields.size(); ++i)
+      if (!fields_seen_[i]) refuse("no {}", kFields[i]);
+    if (offsets_.size() != 2) refuse("{} data_offsets, wanted 2", offsets_.size());
+    TensorEntry entry;
+    entry.dtype = *dtype_;
+    entry.shape = tensor::Shape(dims_);
+    if (offsets_[0] > offsets_[1])
+      refuse("data_offsets [{}, {}], wanted begin <= end", offsets_[0], offsets_[1]);
+    std::int64_t bytes = 0;
+    if (const Verdict bad = attempt([&] { bytes = tensor::bytes_of(entry.dtype, entry.shape); }))
+      refuse("{}", bad->text);
+    if (offsets_[1] - offsets_[0] != bytes)
+      refuse("data_offsets [{}, {}] hold {} bytes, wanted {} for {} {}", offsets_[0], offsets_[1],
+             offsets_[1] - offsets_[0], bytes, tensor::name(entry.dtype), entry.shape.text());
+    entry.begin = data_begin_ + offsets_[0];
+    entry.end = data_begin_ + offsets_[1];
+    header_.tensors.emplace(name_, entry);
+  }
+
+  const std::string& file_;
+  const std::int64_t data_begin_;
+  Header& header_;
+  At at_ = At::start;
+  int depth_ = 0;
+  bool metadata_seen_ = false;
+  std::string name_;
+  std::string field_;
+  std::array<bool, 3> fields_seen_{};
+  std::optional<tensor::Dtype> dtype_;
+  std::vector<std::int64_t> dims_;
+  std::vector<std::int64_t> offsets_;
+};
+
+using Named = std::pair<const std::string, TensorEntry>;
+
+// All tensors lie inside the file, none on another; counts the bytes between and after them.
+void check_ranges(const std::string& file, std::int64_t data_begin, Header& header) {
+  std::vector<const Named*> order;
+  order.reserve(header.tensors.size());
+  for (const Named& tensor : header.tensors)
+    if (tensor.second.begin != tensor.second.end) order.push_back(&tensor);
+  std::sort(order.begin(), order.end(),
+            [](const Named* a, const Named* b) { return a->second.begin < b->second.begin; });
+  std::int64_t covered = 0;
+  const Named* last = nullptr;  // the tensor that ends last
+  for (const Named* tensor : order) {
+    if (last != nullptr && tensor->second.begin < last->second.end)
+      fail(ErrorKind::checkpoint,
+           "{}: tensors '{}' and '{}' overlap: the first ends at byte {}, the second begins at {}", file,
+           internal::shown(last->first), internal::shown(tensor->first), last->second.end,
+           tensor->second.begin);
+    covered += tensor->second.end - tensor->second.begin;
+    last = tensor;
+  }
+  if (last != nullptr && last->second.end > header.file_bytes)
+    fail(ErrorKind::checkpoint,
+         "{}: the file is {} bytes, its header describes {} ('{}' ends there): truncated, incomplete "
+         "download?",
+         file, header.file_bytes, last->second.end, internal::shown(last->first));
+  header.stray_bytes = header.file_bytes - data_begin - covered;
+}
+
+}  // namespace
+
+Header read_header(const std::filesystem::path& path) {
+  const std::string file = path.string();
+  const internal::OpenedFile opened = internal::open_regular(path);
+  if (opened.bytes < kLengthBytes)
+    fail(ErrorKind::checkpoint,
+         "{}: the file is {} bytes, wanted at least 8 for the header's length: truncated, incomplete "
+         "download?",
+         file, opened.bytes);
+  std::array<std::byte, kLengthBytes> raw{};
+  internal::read_exactly(opened, path, 0, raw);
+  const auto length = std::bit_cast<std::uint64_t>(raw);
+  if (length > kMostHeaderBytes)
+    fail(ErrorKind::checkpoint, "{}: header length {}, wanted at most {}", file, length, kMostHeaderBytes);
+  const auto header_bytes = static_cast<std::int64_t>(length);
+  if (header_bytes > opened.bytes - kLengthBytes)
+    fail(ErrorKind::checkpoint,
+         "{}: the file is {} bytes, its header alone needs {}: truncated, incomplete download?", file,
+         opened.bytes, header_bytes + kLengthBytes);
+
+  std::string text(length, '\0');
+  internal::read_exactly(opened, path, kLengthBytes, std::as_writable_bytes(std::span(text)));
+  if (text.empty() || text.front() != '{')
+    fail(ErrorKind::checkpoint, "{}: its header does not begin with '{{': not a safetensors file", file);
+  // A parser would take a NUL for the end of the text and leave what follows it unread.
+  if (const std::size_t nul = text.find('\0'); nul != std::string::npos)
+    fail(ErrorKind::checkpoint, "{}: its header is not valid JSON at byte {} of the header", file, nul + 1);
+  Header header;
+  header.file_bytes = opened.bytes;
+  const std::int64_t data_begin = kLengthBytes + header_bytes;
+  HeaderReader reader(file, data_begin, header);
+  nlohmann::json::sax_parse(text, &reader);
+  check_ranges(file, data_begin, header);
+  return header;
+}
+
+SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
+  SafetensorsFile out;
+  out.header_ = read_header(path);
+  out.file_ = MappedFile::open(path);
+  if (std::ssize(out.file_.bytes()) != out.header_.file_bytes)
+    fail(ErrorKind::checkpoint, "{}: {} bytes when its header was read, {} when it was mapped", path.string(),
+         out.header_.file_bytes, out.file_.bytes().size());
+  return out;
+}
+
+std::optional<tensor::TensorView> SafetensorsFile::find(std::string_view name) const {
+  const auto found = header_.tensors.find(name);
+  if (found == header_.tensors.end()) return std::nullopt;
+  const TensorEntry& entry = found->second;
+  return tensor::TensorView{entry.dtype, entry.shape,
+                            file_.bytes().subspan(static_cast<std::size_t>(entry.begin),
+                                                  static_cast<std::size_t>(entry.end - entry.begin))};
+}
+
+tensor::TensorView SafetensorsFile::at(std::string_view name) const {
+  if (const auto view = find(name)) return *view;
+  fail(ErrorKind::checkpoint, "{}: no tensor '{}' in it", file_.path().string(), internal::shown(name));
+}
+
+}  // namespace kerf::checkpoint

@@ -1,0 +1,53 @@
+// Files of a checkpoint at the level of the operating system: opened only when regular, read whole when
+// small. Every failure is an Error{checkpoint} that names the file and the system's reason.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace kerf::checkpoint::internal {
+
+// Owns a file descriptor.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() { close(); }
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept;
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  [[nodiscard]] int get() const noexcept { return fd_; }
+  void close() noexcept;
+
+ private:
+  int fd_ = -1;
+};
+
+struct OpenedFile {
+  Descriptor descriptor;
+  std::int64_t bytes = 0;
+};
+
+// Opens a regular file for reading (links are followed; a pipe or a directory is refused, not waited for).
+OpenedFile open_regular(const std::filesystem::path& path);
+
+// Fills `to` from byte `offset`; a file that ends earlier is an error that gives both sizes.
+void read_exactly(const OpenedFile& file, const std::filesystem::path& path, std::int64_t offset,
+                  std::span<std::byte> to);
+
+// A whole text file of at most `limit` bytes.
+std::string read_text(const std::filesystem::path& path, std::int64_t limit);
+
+// What the system says about an error number.
+std::string os_reason(int error);
+
+// A name from a file, cut to a length that a message can carry (at a UTF-8 boundary).
+std::string shown(std::string_view name);
+
+}  // namespace kerf::checkpoint::internal

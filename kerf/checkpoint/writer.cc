@@ -1,0 +1,164 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <vector>
+
+#include "kerf/base/format.h"
+#include "kerf/checkpoint/internal/file.h"
+#include "kerf/checkpoint/safetensors.h"
+
+namespace kerf::checkpoint {
+
+namespace {
+
+constexpr std::size_t kBuffer = std::size_t{1} << 20;  // scalars are 4 bytes: they must not cost a call each
+constexpr std::size_t kAlign = 8;
+
+std::string quoted(const std::string& name) {
+  try {
+    return nlohmann::json(name).dump();
+  } catch (const nlohmann::json::exception&) {
+    fail(ErrorKind::bug, "a tensor's name is not valid UTF-8");
+  }
+}
+
+// The JSON text, padded with spaces so that the data begins at a multiple of 8.
+std::string header_text(std::span<const NamedShape> tensors, std::int64_t& data_bytes) {
+  std::string text = R"({"__metadata__": {"format": "pt"})";
+  std::set<std::string_view> names = {"__metadata__"};
+  for (const NamedShape& tensor : tensors) {
+    if (!names.insert(tensor.name).second)
+      fail(ErrorKind::bug, "tensor name '{}' cannot be written twice", tensor.name);
+    const std::int64_t end = data_bytes + tensor::bytes_of(tensor.dtype, tensor.shape);
+    text +=
+        fmt::format(R"(, {}: {{"dtype": "{}", "shape": {}, "data_offsets": [{}, {}]}})", quoted(tensor.name),
+                    tensor::name(tensor.dtype), tensor.shape.text(), data_bytes, end);
+    data_bytes = end;
+  }
+  text += '}';
+  text.append((kAlign - text.size() % kAlign) % kAlign, ' ');
+  return text;
+}
+
+}  // namespace
+
+struct SafetensorsWriter::State {
+  std::filesystem::path target;
+  std::filesystem::path temporary;
+  internal::Descriptor descriptor;
+  std::vector<std::byte> buffer;
+  std::int64_t promised = 0;
+  std::int64_t appended = 0;
+  bool renamed = false;
+
+  [[noreturn]] void broken(const char* what, int error) const {
+    fail(ErrorKind::checkpoint, "{}: cannot {} it: {}", target.string(), what, internal::os_reason(error));
+  }
+
+  // A name of its own beside the target, so that two writers never share one and the rename stays on one
+  // file system.
+  void open() {
+    for (int i = 0;; ++i) {
+      temporary = target;
+      temporary += fmt::format(".tmp-{}-{}", ::getpid(), i);
+      descriptor =
+          internal::Descriptor(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+      if (descriptor.get() >= 0) return;
+      if (errno != EEXIST) broken("create", errno);
+    }
+  }
+
+  void write_through(std::span<const std::byte> bytes) const {
+    while (!bytes.empty()) {
+      const ssize_t n = ::write(descriptor.get(), bytes.data(), bytes.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) broken("write", errno);
+      bytes = bytes.subspan(static_cast<std::size_t>(n));
+    }
+  }
+
+  void flush() {
+    write_through(buffer);
+    buffer.clear();
+  }
+
+  void write(std::span<const std::byte> bytes) {
+    if (buffer.size() + bytes.size() > kBuffer) flush();
+    if (bytes.size() >= kBuffer)
+      write_through(bytes);
+    else
+      buffer.insert(buffer.end(), bytes.begin(), bytes.end());
+  }
+
+  void sync_directory() const {
+    const std::filesystem::path directory = target.has_parent_path() ? target.parent_path() : ".";
+    const internal::Descriptor opened(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    // Some file systems refuse to sync a directory; the file itself is safe by then.
+    if (opened.get() >= 0) (void)::fsync(opened.get());
+  }
+
+  void remove_temporary() noexcept {
+    descriptor.close();
+    if (!renamed && !temporary.empty()) ::unlink(temporary.c_str());
+  }
+};
+
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::span<const NamedShape> tensors)
+    : state_(std::make_unique<State>()) {
+  state_->target = path;
+  const std::string text = header_text(tensors, state_->promised);
+  state_->open();
+  try {
+    const auto length = std::bit_cast<std::array<std::byte, 8>>(std::uint64_t{text.size()});
+    state_->write(length);
+    state_->write(std::as_bytes(std::span(text)));
+  } catch (...) {
+    state_->remove_temporary();
+    throw;
+  }
+}
+
+SafetensorsWriter::~SafetensorsWriter() { state_->remove_temporary(); }
+
+void SafetensorsWriter::append(std::span<const std::byte> bytes) {
+  if (std::ssize(bytes) > state_->promised - state_->appended)
+    fail(ErrorKind::bug, "{}: {} bytes appended to {}, wanted {} in all", state_->target.string(),
+         bytes.size(), state_->appended, state_->promised);
+  state_->appended += std::ssize(bytes);
+  state_->write(bytes);
+}
+
+void SafetensorsWriter::finish() {
+  if (state_->renamed) fail(ErrorKind::bug, "{}: finished twice", state_->target.string());
+  if (state_->appended != state_->promised)
+    fail(ErrorKind::bug, "{}: {} bytes appended, wanted {}", state_->target.string(), state_->appended,
+         state_->promised);
+  state_->flush();
+  if (::fsync(state_->descriptor.get()) != 0) state_->broken("sync", errno);
+  state_->descriptor.close();
+  if (::rename(state_->temporary.c_str(), state_->target.c_str()) != 0) state_->broken("rename", errno);
+  state_->renamed = true;
+  state_->sync_directory();
+}
+
+void write_safetensors(const std::filesystem::path& path,
+                       std::span<const std::pair<std::string, tensor::TensorView>> tensors) {
+  std::vector<NamedShape> shapes;
+  shapes.reserve(tensors.size());
+  for (const auto& [name, view] : tensors) {
+    if (std::ssize(view.bytes) != tensor::bytes_of(view.dtype, view.shape))
+      fail(ErrorKind::bug, "tensor '{}' has {} bytes, wanted {} for {} {}", name, view.bytes.size(),
+           tensor::bytes_of(view.dtype, view.shape), tensor::name(view.dtype), view.shape.text());
+    shapes.push_back({name, view.dtype, view.shape});
+  }
+  SafetensorsWriter writer(path, shapes);
+  for (const auto& [name, view] : tensors) writer.append(view.bytes);
+  writer.finish();
+}
+
+}  // namespace kerf::checkpoint

@@ -1,0 +1,47 @@
+// The bytes of synthetic tensors. Every byte is a function of (stream, position) alone, so any thread may
+// write any part: the same file at every thread count. Integer arithmetic and single IEEE operations only, so
+// also on every machine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace kerf::tools::internal {
+
+enum class Fill : std::uint8_t {
+  codes,         // e2m1 pairs: a normal distribution as NVFP4 blocks show it, RMS code_rms()
+  block_scales,  // e4m3: largest of 16 normals over 6, RMS scale_rms()
+  bf16_normal,   // bell-shaped, standard deviation `deviation`
+  f32_normal,    // the same in f32
+  f32_values,    // `values` as they are
+};
+
+struct Source {
+  Fill fill = Fill::codes;
+  std::uint64_t stream = 0;
+  float deviation = 1.0F;
+  std::vector<float> values;
+};
+
+// splitmix64 as a function of a counter.
+constexpr std::uint64_t mix(std::uint64_t stream, std::uint64_t i) {
+  std::uint64_t z = stream + (i + 1) * 0x9E3779B97F4A7C15U;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
+  return z ^ (z >> 31);
+}
+
+// A stream for each (seed, name).
+std::uint64_t stream_of(std::uint64_t seed, std::string_view name);
+
+// Root mean squares of what `codes` and `block_scales` write, as values.
+float code_rms();
+float scale_rms();
+
+// Bytes [begin, begin + out.size()) of the tensor; begin is a multiple of 8.
+void fill_bytes(const Source& source, std::int64_t begin, std::span<std::byte> out);
+
+}  // namespace kerf::tools::internal

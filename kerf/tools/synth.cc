@@ -1,0 +1,260 @@
+#include "kerf/tools/synth.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+
+#include "kerf/base/format.h"
+#include "kerf/checkpoint/safetensors.h"
+#include "kerf/layout/geometry.h"
+#include "kerf/tools/internal/synth_model.h"
+
+namespace kerf::tools {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* marker_name = ".kerf-synth";
+constexpr const char* index_name = "model.safetensors.index.json";
+constexpr std::array<const char*, 4> config_names = {"config.json", "hf_quant_config.json", index_name,
+                                                     marker_name};
+
+constexpr std::int64_t most = std::int64_t{1} << 31;  // of any size: keeps every product below 2^62
+
+struct ModelSize {
+  SynthModel model;
+  const char* name;
+  std::int64_t experts, hidden, intermediate, layers, top_k;
+  bool first_layer_bf16;
+};
+constexpr std::array<ModelSize, 3> sizes = {{
+    {SynthModel::muse_spark, "muse-spark", 64, 1024, 512, 4, 8, true},
+    {SynthModel::qwen3_moe, "qwen3-moe", 32, 512, 192, 4, 8, false},
+    {SynthModel::tiny, "tiny", 8, 256, 128, 2, 2, false},
+}};
+
+const ModelSize& size_of(SynthModel model) {
+  return *std::find_if(sizes.begin(), sizes.end(), [&](const ModelSize& s) { return s.model == model; });
+}
+
+bool is_shard_name(const std::string& name) {
+  return name.starts_with("model-") && name.ends_with(".safetensors");
+}
+
+bool is_own_name(const std::string& name) {
+  return is_shard_name(name) ||
+         std::find(config_names.begin(), config_names.end(), name) != config_names.end();
+}
+
+[[noreturn]] void fail_io(const char* what, const fs::path& path, const std::string& why) {
+  fail(ErrorKind::checkpoint, "cannot {} {}: {}", what, path.string(), why);
+}
+
+// A small file, whole or not at all.
+void write_text(const fs::path& path, const std::string& text) {
+  const fs::path temporary = path.string() + ".partial";
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(temporary.c_str(), "wb"),
+                                                             &std::fclose);
+  if (!file) fail_io("write", temporary, std::strerror(errno));
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), file.get()) == text.size() && std::fflush(file.get()) == 0;
+  const std::string why = written ? "" : std::strerror(errno);
+  std::error_code ignored;
+  if (!written) {
+    fs::remove(temporary, ignored);
+    fail_io("write", path, why);
+  }
+  std::error_code error;
+  fs::rename(temporary, path, error);
+  if (error) fail_io("rename to", path, error.message());
+}
+
+// Makes the directory, or clears it of an earlier run's files; refuses one that holds anything else.
+void claim(const fs::path& directory) {
+  std::error_code error;
+  const fs::file_status status = fs::status(directory, error);
+  if (!fs::exists(status)) {
+    fs::create_directories(directory, error);
+    if (error) fail_io("make directory", directory, error.message());
+    return;
+  }
+  if (!fs::is_directory(status)) fail(ErrorKind::usage, "{} is not a directory", directory.string());
+  std::vector<std::string> names;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
+    names.push_back(it->path().filename().string());
+  if (error) fail_io("read directory", directory, error.message());
+  std::sort(names.begin(), names.end());
+  const bool marked = std::find(names.begin(), names.end(), marker_name) != names.end();
+  for (const std::string& name : names)
+    if (!marked || !is_own_name(name))
+      fail(ErrorKind::usage,
+           "{} holds {}, which kerf synth did not write: give a new or empty directory, nothing was changed",
+           directory.string(), name);
+  // The index and the configs first: from here on the directory does not open as a checkpoint.
+  for (const char* name : {index_name, "config.json", "hf_quant_config.json"})
+    fs::remove(directory / name, error);
+  for (const std::string& name : names)
+    if (is_shard_name(name)) {
+      fs::remove(directory / name, error);
+      if (error) fail_io("remove", directory / name, error.message());
+    }
+}
+
+struct Shard {
+  std::vector<internal::SynthTensor> tensors;
+  std::int64_t bytes = 0;
+};
+
+std::vector<Shard> shards_of(const SynthOptions& options) {
+  std::vector<Shard> shards(1);
+  for (std::int64_t layer = 0; layer < options.layers; ++layer)
+    for (internal::SynthTensor& t : internal::layer_tensors(options, layer)) {
+      const std::int64_t bytes = t.bytes();
+      if (!shards.back().tensors.empty() && shards.back().bytes + bytes > options.shard_bytes)
+        shards.emplace_back();
+      shards.back().bytes += bytes;
+      shards.back().tensors.push_back(std::move(t));
+    }
+  return shards;
+}
+
+// Makes tensors' bytes a few MiB at a time, on all workers, and hands them on in order.
+class Streamer {
+ public:
+  Streamer(const Workers& workers, const Progress& progress, std::int64_t total)
+      : workers_(workers),
+        progress_(progress),
+        total_(total),
+        buffer_(static_cast<std::size_t>(buffer_bytes)) {}
+
+  void write(const internal::SynthTensor& tensor, checkpoint::SafetensorsWriter& to) {
+    const std::int64_t bytes = tensor.bytes();
+    for (std::int64_t begin = 0; begin < bytes; begin += buffer_bytes) {
+      const std::int64_t count = std::min(buffer_bytes, bytes - begin);
+      const auto part = std::span(buffer_).first(static_cast<std::size_t>(count));
+      const auto tasks = static_cast<std::size_t>((count + task_bytes - 1) / task_bytes);
+      const auto fill = [&](std::size_t task, int) {
+        const std::size_t at = task * static_cast<std::size_t>(task_bytes);
+        const std::size_t size = std::min(static_cast<std::size_t>(task_bytes), part.size() - at);
+        internal::fill_bytes(tensor.source, begin + static_cast<std::int64_t>(at), part.subspan(at, size));
+      };
+      if (tasks == 1)
+        fill(0, 0);
+      else
+        workers_.for_each(tasks, fill);
+      to.append(part);
+      done_ += count;
+      if (progress_) progress_(done_, total_);
+    }
+  }
+
+ private:
+  static constexpr std::int64_t buffer_bytes = std::int64_t{8} << 20;
+  static constexpr std::int64_t task_bytes = std::int64_t{128} << 10;
+
+  const Workers& workers_;
+  const Progress& progress_;
+  std::int64_t total_;
+  std::int64_t done_ = 0;
+  std::vector<std::byte> buffer_;
+};
+
+}  // namespace
+
+std::vector<std::string> synth_model_names() {
+  std::vector<std::string> names;
+  for (const ModelSize& s : sizes) names.emplace_back(s.name);
+  return names;
+}
+
+std::string_view name(SynthModel model) { return size_of(model).name; }
+
+SynthModel synth_model(std::string_view name) {
+  for (const ModelSize& s : sizes)
+    if (name == s.name) return s.model;
+  fail(ErrorKind::usage, "no model named '{}'; there are {}", name, fmt::join(synth_model_names(), ", "));
+}
+
+SynthOptions synth_defaults(SynthModel model) {
+  const ModelSize& s = size_of(model);
+  SynthOptions o;
+  o.model = model;
+  o.experts = s.experts;
+  o.hidden = s.hidden;
+  o.intermediate = s.intermediate;
+  o.layers = s.layers;
+  o.top_k = s.top_k;
+  if (s.first_layer_bf16) o.bf16_layers = {0};
+  return o;
+}
+
+Verdict unsupported(const SynthOptions& o) {
+  const std::array<std::pair<const char*, std::int64_t>, 6> counts = {{{"experts", o.experts},
+                                                                       {"hidden", o.hidden},
+                                                                       {"intermediate", o.intermediate},
+                                                                       {"layers", o.layers},
+                                                                       {"top-k", o.top_k},
+                                                                       {"shard bytes", o.shard_bytes}}};
+  for (const auto& [what, value] : counts) {
+    if (value < 1) return because(ErrorKind::usage, "{} is {}, wanted at least 1", what, value);
+    if (what != counts.back().first && value >= most)
+      return because(ErrorKind::usage, "{} is {}, wanted less than {}", what, value, most);
+  }
+  if (o.top_k > o.experts)
+    return because(ErrorKind::usage, "top-k is {}, but there are only {} experts", o.top_k, o.experts);
+  for (const std::int64_t layer : o.bf16_layers)
+    if (layer < 0 || layer >= o.layers)
+      return because(ErrorKind::usage, "BF16 layer {} is not one of layers 0 to {}", layer, o.layers - 1);
+  if (Verdict why = layout::convertible(o.hidden, o.intermediate)) return why;
+  // 2 bytes a weight at most, three matrices, twice the width where gate and up are one tensor.
+  const long double bytes = 12.0L * static_cast<long double>(o.experts) * static_cast<long double>(o.hidden) *
+                            static_cast<long double>(o.intermediate) * static_cast<long double>(o.layers);
+  if (bytes > 0x1p50L)
+    return because(ErrorKind::usage, "{} layers of {} experts, {} x {}, are more than a petabyte", o.layers,
+                   o.experts, o.hidden, o.intermediate);
+  return std::nullopt;
+}
+
+SynthReport synth(const fs::path& directory, const SynthOptions& options, const Workers& workers,
+                  const Progress& progress) {
+  require(unsupported(options));
+  claim(directory);
+  write_text(directory / marker_name, "This directory was written by kerf synth, which may replace it.\n");
+
+  const std::vector<Shard> shards = shards_of(options);
+  SynthReport report;
+  report.shards = static_cast<std::int64_t>(shards.size());
+  for (const Shard& shard : shards) report.bytes += shard.bytes;
+
+  Streamer streamer(workers, progress, report.bytes);
+  nlohmann::ordered_json map = nlohmann::ordered_json::object();
+  for (std::size_t s = 0; s < shards.size(); ++s) {
+    const std::string file = fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size());
+    std::vector<checkpoint::NamedShape> shapes;
+    for (const internal::SynthTensor& t : shards[s].tensors) shapes.push_back(t.shape);
+    checkpoint::SafetensorsWriter writer(directory / file, shapes);
+    for (const internal::SynthTensor& t : shards[s].tensors) {
+      streamer.write(t, writer);
+      map[t.shape.name] = file;
+    }
+    writer.finish();
+    report.tensors += static_cast<std::int64_t>(shapes.size());
+  }
+
+  write_text(directory / "hf_quant_config.json", internal::quant_config_json(options));
+  write_text(directory / "config.json", internal::config_json(options));
+  const nlohmann::ordered_json index = {{"metadata", {{"total_size", report.bytes}}},
+                                        {"weight_map", std::move(map)}};
+  write_text(directory / index_name, index.dump(2) + "\n");
+  return report;
+}
+
+}  // namespace kerf::tools

@@ -1,0 +1,65 @@
+// Synthetic checkpoints of any shape: seeded, the same bytes at any thread count and on any machine, in
+// bounded memory. What is written is a sound model directory in a real dialect: config.json,
+// hf_quant_config.json, shards and their index. Weights are bell-shaped and scaled so that rows of unit RMS
+// stay near unit RMS.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kerf/base/error.h"
+#include "kerf/base/threads.h"
+
+namespace kerf::tools {
+
+// Whose names and config the checkpoint has.
+//   muse_spark  fused experts, an F32 router with a bias, a norm after the experts; model width 2H
+//   qwen3_moe   one set of tensors an expert (ModelOpt names), a BF16 router
+//   tiny        as qwen3_moe, a size for tests
+enum class SynthModel : std::uint8_t { muse_spark, qwen3_moe, tiny };
+
+std::vector<std::string> synth_model_names();  // "muse-spark", "qwen3-moe", "tiny"
+std::string_view name(SynthModel model);
+// Error{usage} that lists the names for an unknown one.
+SynthModel synth_model(std::string_view name);
+
+struct SynthOptions {
+  SynthModel model = SynthModel::muse_spark;
+  std::int64_t experts = 0;               // E
+  std::int64_t hidden = 0;                // H
+  std::int64_t intermediate = 0;          // I
+  std::int64_t layers = 0;                // all of them with routed experts
+  std::int64_t top_k = 0;                 // K
+  std::vector<std::int64_t> bf16_layers;  // layers whose experts are BF16; the others are NVFP4
+  std::uint64_t seed = 1;
+  std::int64_t shard_bytes = std::int64_t{1} << 30;  // a shard takes tensors until it holds this many
+};
+
+// A size of `model` that a laptop holds.
+SynthOptions synth_defaults(SynthModel model);
+
+// Nothing, or why such a checkpoint cannot be written: usage for numbers that make no sense (E < 1, K > E, a
+// layer that is not there), unsupported for a shape that the layout cannot hold (H % 128, I % 64).
+Verdict unsupported(const SynthOptions& options);
+
+struct SynthReport {
+  std::int64_t bytes = 0;  // of tensors
+  std::int64_t tensors = 0;
+  std::int64_t shards = 0;
+};
+
+// Called after every few MiB with bytes done and bytes in all, on the caller's thread.
+using Progress = std::function<void(std::int64_t done, std::int64_t total)>;
+
+// Writes the checkpoint into `directory`, which is made if it is not there. A directory that holds files is
+// refused (Error{usage} that names one) unless synth() wrote all of them: those are replaced. The index is
+// written last, and the configs just before it: an interrupted run leaves nothing that opens as a checkpoint.
+SynthReport synth(const std::filesystem::path& directory, const SynthOptions& options, const Workers& workers,
+                  const Progress& progress = {});
+
+}  // namespace kerf::tools
