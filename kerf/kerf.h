@@ -15,6 +15,7 @@
 #include "kerf/comm/agree.h"
 #include "kerf/comm/group.h"
 #include "kerf/comm/local.h"
+#include "kerf/decode/memory_plan.h"
 #include "kerf/expert_tp/expert_tp.h"
 #include "kerf/layout/convert.h"
 #include "kerf/layout/experts.h"
@@ -31,4 +32,6 @@
 #include "kerf/tensor/dtype.h"
 #include "kerf/tensor/storage.h"
 #include "kerf/tensor/view.h"
+#include "kerf/tools/synth.h"
+#include "kerf/tools/verify.h"
 // IWYU pragma: end_exports

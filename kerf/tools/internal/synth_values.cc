@@ -53,7 +53,8 @@ constexpr Table scales = scale_table();
 
 template <typename Value>
 constexpr float mean_square(const Table& table, Value value) {
-  float sum = 0.0F;  // of integers and quarters far below 2^24: exact
+  // Exact: the squares are multiples of 1/4 (codes) or of 64 (scales), and their sums below 2^24 of those.
+  float sum = 0.0F;
   for (const std::uint8_t code : table) sum += value(code) * value(code);
   return sum / 256.0F;
 }

@@ -1,0 +1,114 @@
+#include "kerf/decode/memory_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "kerf/base/format.h"
+#include "kerf/layout/geometry.h"
+#include "kerf/op/op.h"
+#include "kerf/routing/metadata.h"
+#include "kerf/tactics/tactics.h"
+
+namespace kerf::decode {
+
+namespace {
+
+// One NVFP4 layer: n experts of width i.
+KindBytes nvfp4_layer(std::int64_t n, std::int64_t h, std::int64_t i) {
+  KindBytes b;
+  b.w13 = n * 2 * i * (h / 2);
+  b.w13_sf = n * 2 * i * (h / 16);
+  b.w2 = n * h * (i / 2);
+  b.w2_sf = n * h * (i / 16);
+  b.scalars = n * 3 * 4 + 2 * 4;
+  return b;
+}
+
+KindBytes times(std::int64_t layers, const KindBytes& b) {
+  return {layers * b.w13,   layers * b.w13_sf,  layers * b.w2,
+          layers * b.w2_sf, layers * b.scalars, layers * b.bf16};
+}
+
+// What every layer's step shares, at the tile that needs most.
+std::int64_t step_buffers(const MemoryRequest& r) {
+  std::int64_t most = 0;
+  for (const int tile : tactics::tiles) {
+    const routing::MetadataShape shape{r.tokens, r.top_k, r.experts, 0, r.experts, tile};
+    most =
+        std::max(most, 4 * routing::metadata_words(shape) + 2 * r.hidden * op::gemm2_rows(shape, r.hidden));
+  }
+  // tail::Scratch: route rows of all tokens, this rank's part of their sums, one row a token.
+  const std::int64_t ranks = std::max(r.ep, r.tp);
+  const std::int64_t padded = (r.tokens + ranks - 1) / ranks * ranks;
+  return most + 2 * r.hidden * (padded * r.top_k + padded / ranks * r.top_k + padded);
+}
+
+Verdict bad_numbers(const MemoryRequest& r) {
+  const std::array<std::pair<const char*, std::int64_t>, 5> positive = {{{"experts", r.experts},
+                                                                         {"hidden", r.hidden},
+                                                                         {"intermediate", r.intermediate},
+                                                                         {"top-k", r.top_k},
+                                                                         {"tokens", r.tokens}}};
+  for (const auto& [what, value] : positive)
+    if (value < 1) return because(ErrorKind::usage, "{} is {}, wanted at least 1", what, value);
+  if (r.nvfp4_layers < 0 || r.bf16_layers < 0 || r.nvfp4_layers + r.bf16_layers < 1)
+    return because(ErrorKind::usage, "{} NVFP4 and {} BF16 layers, wanted at least one layer", r.nvfp4_layers,
+                   r.bf16_layers);
+  if (r.top_k > r.experts)
+    return because(ErrorKind::usage, "top-k is {}, but there are only {} experts", r.top_k, r.experts);
+  // The largest sums, in a type that does not wrap.
+  const auto wide = [](std::int64_t v) { return static_cast<long double>(v); };
+  const long double weights = 6.0L * wide(r.experts) * wide(r.hidden) * wide(r.intermediate);
+  const long double layers = wide(r.nvfp4_layers) + wide(r.bf16_layers);
+  const long double rows = 8.0L * wide(r.hidden) * (wide(r.tokens) * wide(r.top_k) + 64.0L * wide(r.experts));
+  if (2 * weights * layers > 0x1p60L || rows > 0x1p60L)
+    return because(ErrorKind::usage, "{} layers of {} experts, {} x {}, {} tokens: more than 2^60 bytes",
+                   r.nvfp4_layers + r.bf16_layers, r.experts, r.hidden, r.intermediate, r.tokens);
+  return std::nullopt;
+}
+
+Verdict bad_shape(const MemoryRequest& r) {
+  if (r.nvfp4_layers > 0) return layout::cuttable(r.hidden, r.intermediate, r.tp);
+  if (r.tp < 1) return because(ErrorKind::usage, "tp {} is not a number of ranks", r.tp);
+  if (r.tp > 1)
+    return because(ErrorKind::unsupported,
+                   "tp {} on BF16 layers alone: only NVFP4 experts are cut; legal tp: 1", r.tp);
+  if (r.hidden % 64 != 0 || r.intermediate % 64 != 0)
+    return because(ErrorKind::unsupported, "BF16 experts of {} x {}: wanted multiples of 64", r.hidden,
+                   r.intermediate);
+  return std::nullopt;
+}
+
+}  // namespace
+
+Verdict unsupported(const MemoryRequest& r) {
+  if (Verdict why = bad_numbers(r)) return why;
+  Verdict shape = bad_shape(r);
+  Verdict placement = layout::placeable(r.experts, r.ep);
+  if (!shape || !placement) return shape ? shape : placement;
+  // Both, so that neither has to be found by trying again. Arguments that make no sense lead.
+  if (placement->kind == ErrorKind::usage) std::swap(shape, placement);
+  return because(shape->kind, "{}; {}", shape->text, placement->text);
+}
+
+MemoryPlan memory_plan(const MemoryRequest& r) {
+  require(unsupported(r));
+  const std::int64_t local = r.experts / r.ep;
+  MemoryPlan p;
+  p.slice = r.intermediate / r.tp;
+  const KindBytes stock = nvfp4_layer(local, r.hidden, r.intermediate);
+  p.ep = times(r.nvfp4_layers, stock);
+  p.ep.bf16 = r.bf16_layers * local * 3 * r.hidden * r.intermediate * 2;
+  if (r.tp > 1) {
+    p.tp = times(r.nvfp4_layers, nvfp4_layer(r.experts, r.hidden, p.slice));
+    p.packed = std::max({stock.w13, stock.w13_sf, stock.w2, stock.w2_sf});
+  }
+  p.buffers = step_buffers(r);
+  p.load = p.ep.total();
+  p.reshard = p.ep.total() + p.tp.total() + p.packed;
+  p.steady = p.ep.total() + p.tp.total() + p.buffers;
+  return p;
+}
+
+}  // namespace kerf::decode

@@ -1,0 +1,50 @@
+// How many bytes a decode takes on each rank, summed before anything is allocated and without any weights.
+#pragma once
+
+#include <cstdint>
+
+#include "kerf/base/error.h"
+
+namespace kerf::decode {
+
+struct MemoryRequest {
+  std::int64_t experts = 0;       // E
+  std::int64_t hidden = 0;        // H
+  std::int64_t intermediate = 0;  // I
+  std::int64_t top_k = 0;         // K
+  std::int64_t nvfp4_layers = 0;
+  std::int64_t bf16_layers = 0;
+  std::int64_t ep = 1;      // ranks that hold whole experts, E / ep each
+  std::int64_t tp = 1;      // ranks that hold slices of all experts, I / tp wide; 1: no expert TP
+  std::int64_t tokens = 8;  // largest step
+};
+
+// Bytes of the converted tensors on one rank, all layers together.
+struct KindBytes {
+  std::int64_t w13 = 0, w13_sf = 0, w2 = 0, w2_sf = 0;
+  std::int64_t scalars = 0;  // g1_alphas, g1_scale_c, g2_alphas, a1_gscale, a2_gscale
+  std::int64_t bf16 = 0;     // w13 and w2 of BF16 layers
+  [[nodiscard]] std::int64_t total() const { return w13 + w13_sf + w2 + w2_sf + scalars + bf16; }
+};
+
+struct MemoryPlan {
+  KindBytes ep;             // stock experts: what loading leaves
+  KindBytes tp;             // sliced experts, which a reshard adds (BF16 layers stay EP); zero at tp 1
+  std::int64_t slice = 0;   // I / tp
+  std::int64_t packed = 0;  // largest transient of a reshard: one tensor kind of one layer, packed
+  std::int64_t buffers =
+      0;  // rows, routing metadata and tail scratch of a step, without the backend's workspace
+  // The most that is in use during each stage.
+  std::int64_t load = 0;     // ep
+  std::int64_t reshard = 0;  // ep + tp + packed; equals load at tp 1
+  std::int64_t steady = 0;   // ep + tp + buffers: the stock experts stay
+};
+
+// Nothing, or why there can be no such decode: usage (a number below 1, K > E, sizes beyond 2^60 bytes) or
+// unsupported (a shape that the layout cannot hold, a tp or ep that is not legal, with those that are).
+Verdict unsupported(const MemoryRequest& request);
+
+// Error where unsupported() has a reason.
+MemoryPlan memory_plan(const MemoryRequest& request);
+
+}  // namespace kerf::decode
