@@ -20,8 +20,8 @@ using checkpoint::Faults;
 
 constexpr const char* norm_name = "mlp.experts.post_expert_norm.weight";
 
-// Runs task(i) for i in [0, n) on the workers; throws what the lowest i threw, so that the message does not depend on
-// who came first.
+// Runs task(i) for i in [0, n) on the workers; throws what the lowest i threw, so that the message does not
+// depend on who came first.
 void for_each_expert(const Workers& workers, std::int64_t n, const std::function<void(std::int64_t)>& task) {
   std::vector<Verdict> verdicts(static_cast<std::size_t>(n));
   workers.for_each(verdicts.size(), [&](std::size_t i, int) {
@@ -51,8 +51,8 @@ layout::Nvfp4Experts convert_nvfp4(const checkpoint::MoeLayer& from, const layou
   layout::Nvfp4Experts out(rank.memory, shape, first);
   for_each_expert(rank.workers, shape.experts, [&](std::int64_t e) {
     const checkpoint::ExpertViews v = from.expert(first + e);
-    layout::convert(layout::LogicalNvfp4<const std::byte>{v.gate.bytes, v.gate_sf.bytes, v.up.bytes, v.up_sf.bytes,
-                                                          v.down.bytes, v.down_sf.bytes},
+    layout::convert(layout::LogicalNvfp4<const std::byte>{v.gate.bytes, v.gate_sf.bytes, v.up.bytes,
+                                                          v.up_sf.bytes, v.down.bytes, v.down_sf.bytes},
                     shape.hidden, shape.intermediate,
                     {part(out.w13, e, shape.experts), part(out.w13_sf, e, shape.experts),
                      part(out.w2, e, shape.experts), part(out.w2_sf, e, shape.experts)});
@@ -65,13 +65,15 @@ layout::Bf16Experts convert_bf16(const checkpoint::MoeLayer& from, const layout:
   layout::Bf16Experts out(rank.memory, shape, first);
   for_each_expert(rank.workers, shape.experts, [&](std::int64_t e) {
     const checkpoint::ExpertViews v = from.expert(first + e);
-    layout::convert(layout::LogicalBf16<const std::byte>{v.gate.bytes, v.up.bytes, v.down.bytes}, shape.hidden,
-                    shape.intermediate, {part(out.w13, e, shape.experts), part(out.w2, e, shape.experts)});
+    layout::convert(layout::LogicalBf16<const std::byte>{v.gate.bytes, v.up.bytes, v.down.bytes},
+                    shape.hidden, shape.intermediate,
+                    {part(out.w13, e, shape.experts), part(out.w2, e, shape.experts)});
   });
   return out;
 }
 
-std::optional<tail::RouteNorm> read_norm(const checkpoint::MoeLayer& from, const checkpoint::ModelConfig& config) {
+std::optional<tail::RouteNorm> read_norm(const checkpoint::MoeLayer& from,
+                                         const checkpoint::ModelConfig& config) {
   const auto weight = from.find(norm_name);
   if (!config.post_norm) {
     if (weight)
@@ -99,8 +101,8 @@ void check_shapes(const checkpoint::Checkpoint& from, const std::vector<std::int
     if (nvfp4) {
       require(layout::convertible(config.hidden, config.intermediate));
     } else if (config.hidden % 64 != 0 || config.intermediate % 64 != 0) {
-      fail(ErrorKind::unsupported, "layer {}: BF16 experts of {} x {}: multiples of 64 wanted", index, config.hidden,
-           config.intermediate);
+      fail(ErrorKind::unsupported, "layer {}: BF16 experts of {} x {}: multiples of 64 wanted", index,
+           config.hidden, config.intermediate);
     }
   }
 }
@@ -119,7 +121,8 @@ std::vector<checkpoint::LayerScales> read_scales(const checkpoint::Checkpoint& f
 }
 
 // The block scales of this rank's experts, then everybody's faults.
-void check_block_scales(const checkpoint::MoeLayer& from, std::int64_t first, std::int64_t count, const Rank& rank) {
+void check_block_scales(const checkpoint::MoeLayer& from, std::int64_t first, std::int64_t count,
+                        const Rank& rank) {
   std::vector<Faults> found(static_cast<std::size_t>(count));
   comm::agreed(rank.group, fmt::format("reading the block scales of layer {}", from.index()), [&] {
     for_each_expert(rank.workers, count, [&](std::int64_t e) {
@@ -163,8 +166,9 @@ void say(const Rank& rank, const checkpoint::MoeLayer& layer, const checkpoint::
         "layer {}: {} of {} experts have different gate/up global scales, largest ratio {:g}, kept separate",
         layer.index(), scales.gate_up_differ, experts, scales.largest_gate_up_ratio));
   if (scales.weight_only && options.input == op::Input::nvfp4)
-    rank.info(fmt::format("layer {}: weight-only (W4A16): the checkpoint has no input scales, so rows stay bf16",
-                          layer.index()));
+    rank.info(
+        fmt::format("layer {}: weight-only (W4A16): the checkpoint has no input scales, so rows stay bf16",
+                    layer.index()));
 }
 
 }  // namespace
@@ -198,8 +202,8 @@ std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions&
     if (source.kind() == ExpertKind::nvfp4)
       check_block_scales(source, count * rank.group.rank(), count, rank);
     comm::agreed(rank.group, fmt::format("loading layer {}", selected[i]), [&] {
-      if (const Verdict v = attempt(
-              [&] { layers.push_back(build_layer(from, source, scales[i], options, rank)); }))
+      if (const Verdict v =
+              attempt([&] { layers.push_back(build_layer(from, source, scales[i], options, rank)); }))
         fail(v->kind, "layer {}: {}", selected[i], v->text);
     });
     if (options.progress)

@@ -1,7 +1,7 @@
 // From an opened checkpoint to stock experts on every rank: each rank reads, checks and converts only its own
-// experts (linear placement) and binds them to a backend. What concerns all experts (global scales) is read by
-// every rank, so that all have the same bits. Whatever one rank finds wrong is agreed over the group first: all ranks
-// throw the same error, none is left waiting.
+// experts (linear placement) and binds them to a backend. What concerns all experts (global scales) is read
+// by every rank, so that all have the same bits. Whatever one rank finds wrong is agreed over the group
+// first: all ranks throw the same error, none is left waiting.
 #pragma once
 
 #include <cstdint>
@@ -34,21 +34,21 @@ struct Rank {
 };
 
 struct BuildOptions {
-  std::vector<std::int64_t> layers;     // empty: every layer with routed experts
-  op::Input input = op::Input::nvfp4;   // what NVFP4 experts are given; weight-only checkpoints: always bf16
-  std::string backend = "cpu";          // op::backend_names()
+  std::vector<std::int64_t> layers;    // empty: every layer with routed experts
+  op::Input input = op::Input::nvfp4;  // what NVFP4 experts are given; weight-only checkpoints: always bf16
+  std::string backend = "cpu";         // op::backend_names()
   std::function<void(std::int64_t done, std::int64_t of)> progress;  // called on every rank, may be empty
 };
 
-// The layers to build: ascending, without repeats; all where `wanted` is empty. Error{usage} that lists the layers
-// there are for one that has no routed experts.
+// The layers to build: ascending, without repeats; all where `wanted` is empty. Error{usage} that lists the
+// layers there are for one that has no routed experts.
 std::vector<std::int64_t> select_layers(const checkpoint::Checkpoint& from,
                                         const std::vector<std::int64_t>& wanted);
 
-// Collective. Errors, the same on every rank: usage (a layer or backend that does not exist), unsupported (a shape that
-// the layout cannot hold, experts that do not divide over the ranks: with the legal values), checkpoint (all
-// faults of the global scales of all layers, before anything is allocated; then a layer's block scales, before that
-// layer is), memory.
+// Collective. Errors, the same on every rank: usage (a layer or backend that does not exist), unsupported (a
+// shape that the layout cannot hold, experts that do not divide over the ranks: with the legal values),
+// checkpoint (all faults of the global scales of all layers, before anything is allocated; then a layer's
+// block scales, before that layer is), memory.
 std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions& options, const Rank& rank);
 
 }  // namespace kerf::decode

@@ -23,7 +23,8 @@ void check(const Options& options) {
   for (const std::int64_t batch : options.batches)
     if (batch < 1 || batch > most_tokens)
       fail(ErrorKind::usage, "a batch of {} tokens, wanted 1 to {}", batch, most_tokens);
-  if (options.repetitions < 1) fail(ErrorKind::usage, "{} repetitions, wanted at least 1", options.repetitions);
+  if (options.repetitions < 1)
+    fail(ErrorKind::usage, "{} repetitions, wanted at least 1", options.repetitions);
 }
 
 // The ids that a layer's step will use, for counting what it reads.
@@ -36,7 +37,8 @@ std::vector<std::int32_t> chosen(const Inputs& inputs, const routing::Router& ro
 }
 
 StepInputs step_of(const Inputs& inputs, const routing::Router& router) {
-  if (inputs.logits.empty()) return {inputs.tokens, inputs.x, {}, {}, inputs.ids, inputs.weights, nullptr, {}, {}};
+  if (inputs.logits.empty())
+    return {inputs.tokens, inputs.x, {}, {}, inputs.ids, inputs.weights, nullptr, {}, {}};
   return {inputs.tokens, inputs.x, {}, {}, {}, {}, &router, inputs.logits, {}};
 }
 
@@ -94,18 +96,18 @@ StepReport run_steps(const Runtime& runtime, Mode mode, std::int64_t batch, cons
       report.busiest_rank_bytes +=
           busiest_rank_bytes(layer, mode, chosen(inputs, runtime.router()), rank.group.size());
     });
-    const Measured measured =
-        measure(runtime, i, mode, step_of(inputs, runtime.router()), options, rank);
+    const Measured measured = measure(runtime, i, mode, step_of(inputs, runtime.router()), options, rank);
     us += measured.us;
     digest.update(std::as_bytes(std::span(measured.rows)));
   }
   report.us_per_layer = us / static_cast<double>(runtime.layers().size());
   report.output_sha256 = digest.hex();
-  const std::vector<std::string> all = comm::gather_text(rank.group, report.output_sha256, "comparing outputs");
+  const std::vector<std::string> all =
+      comm::gather_text(rank.group, report.output_sha256, "comparing outputs");
   for (std::size_t r = 1; r < all.size(); ++r)
     if (all[r] != all[0])
-      fail(ErrorKind::bug, "{} at batch {}: the outputs of ranks 0 and {} differ (SHA-256 {} and {})", name(mode), batch,
-           r, all[0], all[r]);
+      fail(ErrorKind::bug, "{} at batch {}: the outputs of ranks 0 and {} differ (SHA-256 {} and {})",
+           name(mode), batch, r, all[0], all[r]);
   return report;
 }
 
@@ -125,7 +127,8 @@ Facts facts_of(const checkpoint::ModelConfig& config, std::span<const Layer> lay
 
 TacticReport tactic_of(const Runtime& runtime, std::int64_t tokens) {
   const std::span<const Layer> layers = runtime.layers();
-  const auto sliced = std::find_if(layers.begin(), layers.end(), [](const Layer& l) { return l.tp != nullptr; });
+  const auto sliced =
+      std::find_if(layers.begin(), layers.end(), [](const Layer& l) { return l.tp != nullptr; });
   const TacticChoice& choice = runtime.plan().tactic;
   const op::Tactic tactic = sliced != layers.end() ? runtime.plan().resolve(*sliced, Mode::tp, tokens)
                                                    : runtime.plan().resolve(layers.front(), Mode::ep, tokens);
@@ -165,8 +168,8 @@ Report run(const checkpoint::Checkpoint& from, const Options& options, const Ran
   const auto steps = static_cast<std::int64_t>(options.modes.size() * options.batches.size());
   for (const Mode mode : options.modes) {
     for (const std::int64_t batch : options.batches) {
-      report.steps.push_back(run_steps(runtime, mode, batch, options,
-                                       {config.experts, config.hidden, config.top_k}, rank));
+      report.steps.push_back(
+          run_steps(runtime, mode, batch, options, {config.experts, config.hidden, config.top_k}, rank));
       if (options.progress && rank.group.rank() == 0)
         options.progress("decoding", static_cast<std::int64_t>(report.steps.size()), steps);
     }

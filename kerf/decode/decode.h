@@ -1,5 +1,5 @@
-// The main job: a checkpoint's routed experts, EP and expert TP side by side, on inputs that depend on the seed
-// alone; measured, and digested so that two runs can be compared bit for bit.
+// The main job: a checkpoint's routed experts, EP and expert TP side by side, on inputs that depend on the
+// seed alone; measured, and digested so that two runs can be compared bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ namespace kerf::decode {
 
 struct Options {
   BuildOptions build;
-  std::vector<Mode> modes = {Mode::ep};      // in this order; Mode::tp makes the run reshard
+  std::vector<Mode> modes = {Mode::ep};        // in this order; Mode::tp makes the run reshard
   std::vector<std::int64_t> batches = {1, 8};  // tokens of a step, each 1 to most_tokens
   std::uint64_t seed = 1;
   ProbeOptions probe;
-  int repetitions = 5;                 // of every layer's step, at least
-  double seconds = 2.0;                // a mode and batch is measured about so long where 5 repetitions take less
-  std::vector<op::Tactic> preferred;   // of sliced experts, best first
+  int repetitions = 5;   // of every layer's step, at least
+  double seconds = 2.0;  // a mode and batch is measured about so long where 5 repetitions take less
+  std::vector<op::Tactic> preferred;  // of sliced experts, best first
   Progress progress;
 };
 
@@ -41,7 +41,7 @@ struct Facts {
 struct StepReport {
   Mode mode = Mode::ep;
   std::int64_t batch = 0;
-  double us_per_layer = 0;              // of each layer the median over repetitions of the slowest rank; their mean
+  double us_per_layer = 0;  // of each layer the median over repetitions of the slowest rank; their mean
   std::int64_t busiest_rank_bytes = 0;  // of each layer the most that a rank reads; their sum (traffic.h)
   std::string output_sha256;            // over the bf16 rows [T, H], layers ascending
 };
@@ -67,8 +67,8 @@ struct Report {
   std::vector<StepReport> steps;
 };
 
-// Collective; every rank returns the same report. Errors on every rank alike: those of build() and shard(); usage (an empty
-// list, a batch out of range); bug where two repetitions, or two ranks, differ in any bit.
+// Collective; every rank returns the same report. Errors on every rank alike: those of build() and shard();
+// usage (an empty list, a batch out of range); bug where two repetitions, or two ranks, differ in any bit.
 Report run(const checkpoint::Checkpoint& from, const Options& options, const Rank& rank);
 
 }  // namespace kerf::decode

@@ -58,19 +58,20 @@ struct InputShape {
 // One layer's step. NVFP4 layers have ids and weights, BF16 layers (whose op routes itself) have logits.
 struct Inputs {
   std::int64_t tokens = 0;
-  std::vector<std::uint16_t> x;    // [T, H] bf16(bell / 37837)
-  std::vector<std::int32_t> ids;   // [T, K] distinct within a token
-  std::vector<float> weights;      // [T, K] (u + 1) / sum of them, u a 16-bit integer
-  std::vector<float> logits;       // [T, E] integers in [-1024, 1024) over 256
+  std::vector<std::uint16_t> x;   // [T, H] bf16(bell / 37837)
+  std::vector<std::int32_t> ids;  // [T, K] distinct within a token
+  std::vector<float> weights;     // [T, K] (u + 1) / sum of them, u a 16-bit integer
+  std::vector<float> logits;      // [T, E] integers in [-1024, 1024) over 256
 };
 
 Inputs make_inputs(std::uint64_t seed, std::int64_t layer, std::int64_t tokens, checkpoint::ExpertKind kind,
                    const InputShape& shape);
 
 // Routes [T, K] that reach experts all over [0, E), so that every one of a few ranks serves some: with n =
-// T*K routes, route r goes to r*E/n + (r/K) mod (E/n) where E >= n (all distinct), else to r mod E. With n >= 2
-// * ranks every linear placement over `ranks` gives each rank at least one route: neighbours are at most 2*E/n
-// experts apart.
+// T*K routes, route r goes to r*E/n + (r/K) mod (E/n) where E >= n (all distinct), else to r mod E. With n >=
+// 2
+// * ranks every linear placement over `ranks` gives each rank at least one route: neighbours are at most
+// 2*E/n experts apart.
 std::vector<std::int32_t> spread_routes(std::int64_t tokens, std::int64_t top_k, std::int64_t experts);
 
 // Rows [T, H] of unit RMS (bf16): bell-shaped, each row divided by its own root mean square.

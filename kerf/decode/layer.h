@@ -1,6 +1,6 @@
-// One layer's routed experts as one rank holds them: stock (whole experts, EP) and, after a reshard, sliced (all
-// experts, I' wide, expert TP), each bound to the op's backend once. Tensors and the ops bound to them stay
-// where they are when a Layer is moved.
+// One layer's routed experts as one rank holds them: stock (whole experts, EP) and, after a reshard, sliced
+// (all experts, I' wide, expert TP), each bound to the op's backend once. Tensors and the ops bound to them
+// stay where they are when a Layer is moved.
 #pragma once
 
 #include <cstdint>

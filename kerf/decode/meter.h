@@ -1,5 +1,5 @@
-// A Memory that passes requests on to another and counts what goes through: how a rank's peak is known whatever
-// Memory its caller handed in.
+// A Memory that passes requests on to another and counts what goes through: how a rank's peak is known
+// whatever Memory its caller handed in.
 #pragma once
 
 #include <algorithm>

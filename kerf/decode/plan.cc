@@ -84,8 +84,8 @@ void allocate(Plan& plan, const Sizes& sizes, const op::RoutedExperts& experts, 
 
 }  // namespace
 
-TacticChoice pin(std::span<const Layer> layers, std::span<const op::Tactic> preferred, std::int64_t max_tokens,
-                 const Rank& rank) {
+TacticChoice pin(std::span<const Layer> layers, std::span<const op::Tactic> preferred,
+                 std::int64_t max_tokens, const Rank& rank) {
   TacticChoice choice;
   choice.of = static_cast<int>(preferred.size());
   std::vector<Bound> sliced = distinct(layers);
@@ -101,11 +101,12 @@ TacticChoice pin(std::span<const Layer> layers, std::span<const op::Tactic> pref
       choice = {preferred[static_cast<std::size_t>(i)], true, i, choice.of};
   }
   if (!choice.pinned && !sliced.empty())
-    rank.warning(choice.of == 0
-                     ? "expert TP: no tactics were measured for this kernel package, so the op's default runs"
-                     : fmt::format("expert TP: none of {} preferred tactics runs 1 to {} tokens on every rank, so the "
-                                   "op's default does",
-                                   choice.of, max_tokens));
+    rank.warning(
+        choice.of == 0
+            ? "expert TP: no tactics were measured for this kernel package, so the op's default runs"
+            : fmt::format("expert TP: none of {} preferred tactics runs 1 to {} tokens on every rank, so the "
+                          "op's default does",
+                          choice.of, max_tokens));
   return choice;
 }
 

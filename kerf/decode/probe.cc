@@ -19,10 +19,10 @@ namespace {
 
 // The step of both ops.
 struct ProbeInput {
-  std::vector<std::uint16_t> x;                   // [T, H]
-  std::vector<std::uint8_t> codes, scales;        // [T, H/2], [T, H/16]
-  std::vector<std::int32_t> ids;                  // [T, K]
-  std::vector<float> weights;                     // [T, K]
+  std::vector<std::uint16_t> x;             // [T, H]
+  std::vector<std::uint8_t> codes, scales;  // [T, H/2], [T, H/16]
+  std::vector<std::int32_t> ids;            // [T, K]
+  std::vector<float> weights;               // [T, K]
   op::Tokens tokens;
 };
 
@@ -109,8 +109,8 @@ double probe(const Layer& layer, const ProbeOptions& options, const Rank& rank) 
       rank.group, rows_in_words("EP", ep.output) + "; " + rows_in_words("TP", tp.output), "the probe's rows");
   std::string where;
   for (std::size_t r = 0; r < ranks.size(); ++r) where += fmt::format("; rank {}: {}", r, ranks[r]);
-  fail(ErrorKind::probe, "layer {}: the probe found rel L2 {:g} between TP and EP rows, limit {:g}{}", layer.index, value,
-       options.limit, where);
+  fail(ErrorKind::probe, "layer {}: the probe found rel L2 {:g} between TP and EP rows, limit {:g}{}",
+       layer.index, value, options.limit, where);
 }
 
 }  // namespace kerf::decode

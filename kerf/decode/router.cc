@@ -8,11 +8,14 @@ namespace {
 
 routing::Method softmax_method(const checkpoint::RouterConfig& from) {
   if (from.routed_scaling != 1.0)
-    fail(ErrorKind::unsupported, "softmax routing with routed_scaling_factor {}, wanted 1", from.routed_scaling);
+    fail(ErrorKind::unsupported, "softmax routing with routed_scaling_factor {}, wanted 1",
+         from.routed_scaling);
   if (from.selection_bias)
-    fail(ErrorKind::unsupported, "softmax routing with a selection bias; kerf knows a bias with sigmoid only");
+    fail(ErrorKind::unsupported,
+         "softmax routing with a selection bias; kerf knows a bias with sigmoid only");
   if (from.n_group > 1)
-    fail(ErrorKind::unsupported, "softmax routing in {} groups; kerf knows groups with sigmoid only", from.n_group);
+    fail(ErrorKind::unsupported, "softmax routing in {} groups; kerf knows groups with sigmoid only",
+         from.n_group);
   return from.norm_topk_prob ? routing::Method::renormalize : routing::Method::softmax;
 }
 

@@ -12,22 +12,38 @@ namespace kerf::decode {
 
 namespace {
 
+// Only layers of BF16 experts are routed here; a checkpoint without them may have a router that kerf does not
+// know.
+routing::Router router_for(const checkpoint::Checkpoint& from, std::span<const std::int64_t> layers) {
+  const bool routes = std::any_of(layers.begin(), layers.end(), [&](std::int64_t index) {
+    return from.layer(index).kind() == checkpoint::ExpertKind::bf16;
+  });
+  if (routes) return router_of(from.config());
+  routing::Router router;
+  router.experts = from.config().experts;
+  router.top_k = from.config().top_k;
+  return router;
+}
+
 // One line that tells how the TP build went.
-void log_sharding(const Rank& rank, std::span<const Layer> layers, const ShardReport& report, const Plan& plan,
-                  std::int64_t first_tokens) {
-  const auto layer = std::find_if(layers.begin(), layers.end(), [](const Layer& l) { return l.tp != nullptr; });
+void log_sharding(const Rank& rank, std::span<const Layer> layers, const ShardReport& report,
+                  const Plan& plan, std::int64_t first_tokens) {
+  const auto layer =
+      std::find_if(layers.begin(), layers.end(), [](const Layer& l) { return l.tp != nullptr; });
   if (layer == layers.end()) return;
   const op::Tactic tactic = plan.resolve(*layer, Mode::tp, first_tokens);
   const TacticChoice& choice = plan.tactic;
-  rank.info(fmt::format(
-      "expert TP over {} ranks: {} NVFP4 layers ({} BF16 layers stay EP), {} experts of width {} on each rank, {:.3f} "
-      "GiB added a rank; probe rel L2 {:.6f} to {:.6f}; tactic at {} tokens: tile {}, config {}, {}; {:.3f} s",
-      rank.group.size(), report.nvfp4_layers, report.bf16_layers, layer->sliced->shape.experts,
-      layer->sliced->shape.intermediate, static_cast<double>(report.bytes_per_rank) / (1U << 30U), report.min_rel_l2,
-      report.max_rel_l2, first_tokens, tactic.tile, tactic.config,
-      choice.pinned ? fmt::format("pinned, preference {} of {}", choice.preference + 1, choice.of)
-                    : std::string("the op's default"),
-      report.seconds));
+  rank.info(
+      fmt::format("expert TP over {} ranks: {} NVFP4 layers ({} BF16 layers stay EP), {} experts of width {} "
+                  "on each rank, {:.3f} "
+                  "GiB added a rank; probe rel L2 {:.6f} to {:.6f}; tactic at {} tokens: tile {}, config {}, "
+                  "{}; {:.3f} s",
+                  rank.group.size(), report.nvfp4_layers, report.bf16_layers, layer->sliced->shape.experts,
+                  layer->sliced->shape.intermediate, static_cast<double>(report.bytes_per_rank) / (1U << 30U),
+                  report.min_rel_l2, report.max_rel_l2, first_tokens, tactic.tile, tactic.config,
+                  choice.pinned ? fmt::format("pinned, preference {} of {}", choice.preference + 1, choice.of)
+                                : std::string("the op's default"),
+                  report.seconds));
 }
 
 }  // namespace
@@ -35,8 +51,9 @@ void log_sharding(const Rank& rank, std::span<const Layer> layers, const ShardRe
 Runtime Runtime::build(const checkpoint::Checkpoint& from, const RuntimeOptions& options, const Rank& rank) {
   routing::Router router;
   comm::agreed(rank.group, "checking what to build", [&] {
-    router = router_of(from.config());
-    if (options.expert_tp) require(shardable(from, select_layers(from, options.build.layers), rank.group.size()));
+    const std::vector<std::int64_t> layers = select_layers(from, options.build.layers);
+    router = router_for(from, layers);
+    if (options.expert_tp) require(shardable(from, layers, rank.group.size()));
     if (options.max_tokens < 1 || options.max_tokens > most_tokens)
       fail(ErrorKind::usage, "steps of up to {} tokens, wanted 1 to {}", options.max_tokens, most_tokens);
   });
@@ -51,7 +68,9 @@ Runtime Runtime::build(const checkpoint::Checkpoint& from, const RuntimeOptions&
   if (options.expert_tp) {
     ShardOptions sharding{options.build.backend, options.probe, {}};
     if (reports)
-      sharding.progress = [&](std::int64_t done, std::int64_t of) { options.progress("resharding", done, of); };
+      sharding.progress = [&](std::int64_t done, std::int64_t of) {
+        options.progress("resharding", done, of);
+      };
     out.sharding_ = shard(out.layers_, sharding, rank);
     out.footprint_.sliced = rank.memory.current() - before - out.footprint_.stock;
   }
@@ -88,7 +107,8 @@ void Runtime::warm_up() const {
   }
 }
 
-std::span<const std::uint16_t> Runtime::execute(std::size_t position, Mode mode, const StepInputs& inputs) const {
+std::span<const std::uint16_t> Runtime::execute(std::size_t position, Mode mode,
+                                                const StepInputs& inputs) const {
   if (position >= layers_.size())
     fail(ErrorKind::usage, "layer number {} of a runtime with {} layers", position, layers_.size());
   const Layer& layer = layers_[position];

@@ -1,6 +1,6 @@
-// The runtime: build -> plan -> warm_up -> execute, for a stack of layers on one rank of a group. Every call is
-// collective. build loads the experts (and, for expert TP, reshards and probes them) and plans; warm_up runs everything
-// once; execute does nothing but work.
+// The runtime: build -> plan -> warm_up -> execute, for a stack of layers on one rank of a group. Every call
+// is collective. build loads the experts (and, for expert TP, reshards and probes them) and plans; warm_up
+// runs everything once; execute does nothing but work.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ struct RuntimeOptions {
   BuildOptions build;
   bool expert_tp = false;
   ProbeOptions probe;
-  std::int64_t max_tokens = 8;           // a step's most tokens
-  std::int64_t warm_tokens = 8;          // tokens of the warm-up, at most max_tokens
-  std::vector<op::Tactic> preferred;     // for sliced experts, best first
+  std::int64_t max_tokens = 8;        // a step's most tokens
+  std::int64_t warm_tokens = 8;       // tokens of the warm-up, at most max_tokens
+  std::vector<op::Tactic> preferred;  // for sliced experts, best first
   Progress progress;
 };
 
@@ -55,9 +55,9 @@ class Runtime {
   // Runs every layer in every mode once, with routes spread so that every rank has experts to run.
   void warm_up() const;
 
-  // One layer's step (`position` counts the built layers): [T, H] bf16, equal on every rank, valid until the next
-  // step. Inputs that do not fit (refused()) throw before any collective: they must be the same on every rank, so that
-  // all refuse alike.
+  // One layer's step (`position` counts the built layers): [T, H] bf16, equal on every rank, valid until the
+  // next step. Inputs that do not fit (refused()) throw before any collective: they must be the same on every
+  // rank, so that all refuse alike.
   std::span<const std::uint16_t> execute(std::size_t position, Mode mode, const StepInputs& inputs) const;
 
  private:

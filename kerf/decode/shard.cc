@@ -26,8 +26,8 @@ Verdict shardable(const checkpoint::Checkpoint& from, std::span<const std::int64
   if (!any) return because(ErrorKind::unsupported, "{}", no_nvfp4);
   const checkpoint::ModelConfig& config = from.config();
   if (ranks < 2)
-    return because(ErrorKind::unsupported, "expert TP needs at least 2 ranks, got {}; legal for I = {}: {}", ranks,
-                   config.intermediate, fmt::join(layout::legal_tp(config.intermediate), ", "));
+    return because(ErrorKind::unsupported, "expert TP needs at least 2 ranks, got {}; legal for I = {}: {}",
+                   ranks, config.intermediate, fmt::join(layout::legal_tp(config.intermediate), ", "));
   return layout::cuttable(config.hidden, config.intermediate, ranks);
 }
 
@@ -69,9 +69,11 @@ ShardReport shard(std::span<Layer> layers, const ShardOptions& options, const Ra
     report.max_rel_l2 = std::max(report.max_rel_l2, value);
     if (options.progress) options.progress(++done, report.nvfp4_layers);
   }
-  const std::int64_t ns = comm::all_max(rank.group, static_cast<std::int64_t>(seconds * 1e9), "the reshard's time");
+  const std::int64_t ns =
+      comm::all_max(rank.group, static_cast<std::int64_t>(seconds * 1e9), "the reshard's time");
   report.seconds = static_cast<double>(ns) * 1e-9;
-  report.peak_extra_bytes = comm::all_max(rank.group, rank.memory.peak() - stock, "the reshard's peak memory");
+  report.peak_extra_bytes =
+      comm::all_max(rank.group, rank.memory.peak() - stock, "the reshard's peak memory");
   return report;
 }
 

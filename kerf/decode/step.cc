@@ -76,8 +76,8 @@ op::Unfinalized run_experts(const Layer& layer, Mode mode, const StepInputs& inp
     const auto chosen = plan.ids.as<std::int32_t>().first(routes);
     const auto scores = plan.weights.as<float>().first(routes);
     if (layer.kind == checkpoint::ExpertKind::bf16)
-      return op::routed_experts_from_logits(experts, tokens, *inputs.router, inputs.logits, inputs.bias, chosen,
-                                            scores, tactic, workers, plan.buffers());
+      return op::routed_experts_from_logits(experts, tokens, *inputs.router, inputs.logits, inputs.bias,
+                                            chosen, scores, tactic, workers, plan.buffers());
     routing::select(*inputs.router, inputs.logits, inputs.bias, chosen, scores);
     ids = chosen;
     weights = scores;
@@ -89,11 +89,12 @@ op::Unfinalized run_experts(const Layer& layer, Mode mode, const StepInputs& inp
   const auto rows =
       plan.rows.as<std::uint16_t>().first(static_cast<std::size_t>(op::gemm2_rows(shape, hidden) * hidden));
   experts.body(tokens, shape, metadata, tactic, workers, plan.workspace.bytes(), rows);
-  return {inputs.tokens, experts.top_k(), hidden, rows, metadata.expert_weights, metadata.expanded_to_permuted};
+  return {inputs.tokens, experts.top_k(),         hidden,
+          rows,          metadata.expert_weights, metadata.expanded_to_permuted};
 }
 
-std::span<const std::uint16_t> run_tail(const Layer& layer, Mode mode, const op::Unfinalized& rows, const Plan& plan,
-                                        const Rank& rank) {
+std::span<const std::uint16_t> run_tail(const Layer& layer, Mode mode, const op::Unfinalized& rows,
+                                        const Plan& plan, const Rank& rank) {
   const auto out = plan.out.as<std::uint16_t>().first(static_cast<std::size_t>(rows.tokens * rows.hidden));
   if (rows.tokens == 0) return out;
   const auto tail = layer.sliced_in(mode) ? tail::tp_tail : tail::ep_tail;
@@ -101,8 +102,8 @@ std::span<const std::uint16_t> run_tail(const Layer& layer, Mode mode, const op:
   return out;
 }
 
-std::span<const std::uint16_t> execute(const Layer& layer, Mode mode, const StepInputs& inputs, const Plan& plan,
-                                       const Rank& rank) {
+std::span<const std::uint16_t> execute(const Layer& layer, Mode mode, const StepInputs& inputs,
+                                       const Plan& plan, const Rank& rank) {
   return run_tail(layer, mode, run_experts(layer, mode, inputs, plan, rank.workers), plan, rank);
 }
 

@@ -12,8 +12,8 @@
 
 namespace kerf::decode {
 
-// What a step is given. Rows: x, or (layers with quantised input only) a and a_sf. Routes: ids and weights, or
-// logits, which `router` selects from (and `bias`, where there is one).
+// What a step is given. Rows: x, or (layers with quantised input only) a and a_sf. Routes: ids and weights,
+// or logits, which `router` selects from (and `bias`, where there is one).
 struct StepInputs {
   std::int64_t tokens = 0;
   std::span<const std::uint16_t> x;    // [T, H] bf16
@@ -30,18 +30,18 @@ struct StepInputs {
 // outside [-1, E) (token, slot, id). Error{usage} kinds.
 Verdict refused(const Layer& layer, const Plan& plan, const StepInputs& inputs);
 
-// Local: this rank's unfinalised rows. The routing metadata is written here and the op's body runs from it; BF16
-// layers given logits run the op that routes itself. The result refers to the plan's buffers.
+// Local: this rank's unfinalised rows. The routing metadata is written here and the op's body runs from it;
+// BF16 layers given logits run the op that routes itself. The result refers to the plan's buffers.
 op::Unfinalized run_experts(const Layer& layer, Mode mode, const StepInputs& inputs, const Plan& plan,
                             const Workers& workers);
 
-// Collective: the tail of the layer's mode, into the plan's `out`. The result [T, H] bf16 is the same on every rank and
-// holds until the next step.
-std::span<const std::uint16_t> run_tail(const Layer& layer, Mode mode, const op::Unfinalized& rows, const Plan& plan,
-                                        const Rank& rank);
+// Collective: the tail of the layer's mode, into the plan's `out`. The result [T, H] bf16 is the same on
+// every rank and holds until the next step.
+std::span<const std::uint16_t> run_tail(const Layer& layer, Mode mode, const op::Unfinalized& rows,
+                                        const Plan& plan, const Rank& rank);
 
 // Collective: both. The inputs must not be refused().
-std::span<const std::uint16_t> execute(const Layer& layer, Mode mode, const StepInputs& inputs, const Plan& plan,
-                                       const Rank& rank);
+std::span<const std::uint16_t> execute(const Layer& layer, Mode mode, const StepInputs& inputs,
+                                       const Plan& plan, const Rank& rank);
 
 }  // namespace kerf::decode
