@@ -141,12 +141,7 @@ constexpr std::int64_t kBlockBytes = 128;  // 64 values of one row: the block of
 template <typename L, typename C>
 void transfer_bf16(const LogicalBf16<L>& logical, const ConvertedBf16<C>& converted, std::int64_t hidden,
                    std::int64_t intermediate) {
-  if (hidden < 1 || hidden % 64 != 0 || intermediate < 1 || intermediate % 64 != 0)
-    fail(ErrorKind::unsupported,
-         "BF16 experts of hidden {} x intermediate {} do not fit the layout: both must be positive multiples "
-         "of "
-         "64",
-         hidden, intermediate);
+  require(convertible_bf16(hidden, intermediate));
   const std::int64_t matrix = intermediate * hidden * 2;
   check_sizes({{"gate", logical.gate.size(), matrix},
                {"up", logical.up.size(), matrix},

@@ -73,26 +73,20 @@ void check_w13(const tensor::TensorView& w13, int rank, const char* wanted) {
   if (w13.shape.rank() != rank)
     fail(ErrorKind::unsupported, "w13: got {}, expected {} dimensions: {}", text(w13.dtype, w13.shape), rank,
          wanted);
+  if (w13.shape.elements() > std::int64_t{1} << 56)  // twice a dimension must not overflow
+    fail(ErrorKind::unsupported, "w13: got {}, too large; expected {}", text(w13.dtype, w13.shape), wanted);
   if (w13.shape.elements() < 1)
     fail(ErrorKind::unsupported, "w13: got {}, which holds nothing; expected {} with at least one expert",
          text(w13.dtype, w13.shape), wanted);
 }
 
+constexpr std::int64_t kMany = std::int64_t{1} << 30;
 constexpr const char* kNvfp4W13 = "U8 [n, 2I, H/2]";
 constexpr const char* kBf16W13 = "BF16 [n, H/64, 2I, 64]";
 
-Verdict bf16_convertible(const ExpertsShape& s) {
-  for (const auto& [what, value] : {std::pair{"hidden", s.hidden}, std::pair{"intermediate", s.intermediate}})
-    if (value < 1 || value % 64 != 0)
-      return because(
-          ErrorKind::unsupported,
-          "BF16 experts of hidden {} x intermediate {} do not fit the layout: {} {} is not a positive "
-          "multiple of 64",
-          s.hidden, s.intermediate, what, value);
-  return std::nullopt;
-}
-
 Verdict bad_placement(const ExpertsShape& shape, std::int64_t first_expert) {
+  if (shape.experts > kMany)
+    return because(ErrorKind::unsupported, "{} experts, at most {} wanted", shape.experts, kMany);
   if (shape.experts < 1)
     return because(ErrorKind::unsupported, "{} experts, at least one wanted", shape.experts);
   if (first_expert < 0)
@@ -108,7 +102,7 @@ ExpertsShape checked_nvfp4(const ExpertsShape& shape, std::int64_t first_expert)
 
 ExpertsShape checked_bf16(const ExpertsShape& shape, std::int64_t first_expert) {
   require(bad_placement(shape, first_expert));
-  require(bf16_convertible(shape));
+  require(convertible_bf16(shape.hidden, shape.intermediate));
   return shape;
 }
 
@@ -127,7 +121,6 @@ ExpertsShape shape_of(const Bf16View& view) {
   return {s[0], 64 * s[1], s[2] / 2};
 }
 
-// The inverse order of use: from (experts, hidden, intermediate) as w13 implies them.
 namespace {
 
 template <typename View>
@@ -168,7 +161,7 @@ Verdict malformed(const Bf16View& view) {
   const Bf16Shapes want(s);
   const Wanted w13{"w13", &view.w13, Dtype::bf16, want.w13};
   if (auto bad = faults(std::array{w13})) return bad;
-  if (auto bad = with_w13(bf16_convertible(s), view.w13)) return bad;
+  if (auto bad = with_w13(convertible_bf16(s.hidden, s.intermediate), view.w13)) return bad;
   return faults(std::array{Wanted{"w2", &view.w2, Dtype::bf16, want.w2}});
 }
 

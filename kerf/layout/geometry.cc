@@ -12,6 +12,9 @@ constexpr std::int64_t kHiddenUnit = 128;       // rows of one scale tile of w2
 constexpr std::int64_t kIntermediateUnit = 64;  // half a scale tile of w13's rows, four scale columns of w2
 constexpr std::int64_t kScaleGroup = 16;        // values that share one block scale
 
+constexpr std::int64_t kBlock = 64;                      // values of one 128-byte block of BF16
+constexpr std::int64_t kWidest = std::int64_t{1} << 30;  // so that no product of two widths overflows
+
 // Divisors of n >= 1, ascending.
 std::vector<std::int64_t> divisors(std::int64_t n) {
   std::vector<std::int64_t> low;
@@ -29,9 +32,10 @@ std::string list(const std::vector<std::int64_t>& values) {
   return values.empty() ? "none" : fmt::format("{}", fmt::join(values, ", "));
 }
 
-// Empty where `value` is a positive multiple of `unit`.
+// Empty where `value` is a positive multiple of `unit` of a sane size.
 std::string fault(const char* what, std::int64_t value, std::int64_t unit) {
   if (value < 1) return fmt::format("{} {} is not positive", what, value);
+  if (value > kWidest) return fmt::format("{} {} is more than {}", what, value, kWidest);
   if (value % unit != 0) return fmt::format("{} {} is not a multiple of {}", what, value, unit);
   return {};
 }
@@ -50,18 +54,27 @@ std::string both(const std::string& a, const std::string& b) {
   return a + (a.empty() || b.empty() ? "" : " and ") + b;
 }
 
-}  // namespace
-
-Verdict convertible(std::int64_t hidden, std::int64_t intermediate) {
+Verdict fits(const char* what, std::int64_t hidden, std::int64_t intermediate, std::int64_t hidden_unit,
+             std::int64_t intermediate_unit) {
   const std::string text =
-      both(fault("hidden", hidden, kHiddenUnit), fault("intermediate", intermediate, kIntermediateUnit));
+      both(fault("hidden", hidden, hidden_unit), fault("intermediate", intermediate, intermediate_unit));
   if (text.empty()) return std::nullopt;
-  return because(ErrorKind::unsupported, "experts of hidden {} x intermediate {} do not fit the layout: {}",
+  return because(ErrorKind::unsupported, "{} of hidden {} x intermediate {} do not fit the layout: {}", what,
                  hidden, intermediate, text);
 }
 
+}  // namespace
+
+Verdict convertible(std::int64_t hidden, std::int64_t intermediate) {
+  return fits("experts", hidden, intermediate, kHiddenUnit, kIntermediateUnit);
+}
+
+Verdict convertible_bf16(std::int64_t hidden, std::int64_t intermediate) {
+  return fits("BF16 experts", hidden, intermediate, kBlock, kBlock);
+}
+
 std::vector<std::int64_t> legal_tp(std::int64_t intermediate) {
-  if (intermediate < 1 || intermediate % kIntermediateUnit != 0) return {};
+  if (!fault("intermediate", intermediate, kIntermediateUnit).empty()) return {};
   return divisors(intermediate / kIntermediateUnit);
 }
 
@@ -87,6 +100,9 @@ Verdict cuttable(std::int64_t hidden, std::int64_t intermediate, std::int64_t tp
 Verdict placeable(std::int64_t experts, std::int64_t ep) {
   if (experts < 1)
     return because(ErrorKind::usage, "{} experts over {} ranks: at least one expert is wanted", experts, ep);
+  if (experts > kWidest)
+    return because(ErrorKind::usage, "{} experts over {} ranks: at most {} experts are wanted", experts, ep,
+                   kWidest);
   const std::string legal = list(divisors(experts));
   if (ep < 1)
     return because(ErrorKind::usage, "ep {} is not a number of ranks; at least 1 is wanted; legal ep: {}", ep,

@@ -12,6 +12,9 @@ namespace kerf::layout {
 // I.
 Verdict convertible(std::int64_t hidden, std::int64_t intermediate);
 
+// The same for BF16 experts: H % 64 == 0 and I % 64 == 0.
+Verdict convertible_bf16(std::int64_t hidden, std::int64_t intermediate);
+
 // Every tp >= 1 for which I / tp is a whole multiple of 64, ascending. Empty where I itself is not.
 std::vector<std::int64_t> legal_tp(std::int64_t intermediate);
 

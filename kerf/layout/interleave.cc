@@ -14,7 +14,8 @@ using OffsetOf = std::int64_t (*)(std::int64_t m, std::int64_t k, std::int64_t c
 
 void interleave(std::span<const std::byte> from, std::int64_t rows, std::int64_t columns,
                 std::span<std::byte> to, std::int64_t tile_rows, OffsetOf offset_of) {
-  if (rows < 0 || columns < 0)
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;
+  if (rows < 0 || columns < 0 || rows > kMost || columns > kMost)
     fail(ErrorKind::bug, "interleaving scales: a matrix of {} rows, {} columns", rows, columns);
   const std::int64_t padded = (rows + tile_rows - 1) / tile_rows * tile_rows * ((columns + 3) / 4 * 4);
   if (static_cast<std::int64_t>(from.size()) != rows * columns ||

@@ -16,6 +16,7 @@
 
 #include "kerf/base/error.h"
 #include "kerf/numeric/rank_sum.h"
+#include "tests/support/count_allocations.h"
 #include "tests/support/npy.h"
 
 namespace kerf::comm {
@@ -261,6 +262,26 @@ TEST(LocalGroup, ManyCollectivesInARow) {
       if (i % 7 == 0) group.barrier("round");
     }
   });
+}
+
+TEST(LocalGroup, CollectivesAllocateNothing) {
+  std::atomic<std::int64_t> seen{0};
+  run_local(4, {}, [&](Group& group) {
+    std::vector<std::uint16_t> mine(4096, 0x3F80);
+    std::vector<std::uint16_t> all(4 * mine.size());
+    const std::vector<tensor::StridedBytes> send(
+        4, {std::as_bytes(std::span(mine)).data(), 2, 4096, 16, 256, 128});
+    const std::int64_t before = test::allocations;
+    for (int i = 0; i < 3; ++i) {
+      group.barrier("a name that is too long to be stored in place");
+      group.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), "gather");
+      group.all_to_all(send, std::as_writable_bytes(std::span(all)).first(4 * 4096), "exchange");
+      group.all_reduce_sum(mine, std::span(all).first(mine.size()), "sum");
+      group.reduce_scatter_sum(mine, std::span(all).first(mine.size() / 4), "part");
+    }
+    seen += test::allocations - before;
+  });
+  EXPECT_EQ(seen.load(), 0);
 }
 
 TEST(LocalGroup, BarrierHoldsUntilAllAreThere) {

@@ -1,0 +1,229 @@
+// kerf plan: bytes per rank before anything is allocated. Needs a config or just the sizes, never weights.
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "cli/commands.h"
+#include "cli/text.h"
+
+namespace kerf::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  std::string path;
+  std::optional<std::int64_t> ranks, tp, ep, experts, hidden, intermediate, layers, top_k;
+  std::optional<std::string> bf16_layers;
+  std::int64_t tokens = 8;
+};
+
+// What is known of the model: from a checkpoint, a config, the options, or all of them.
+struct Model {
+  std::optional<std::int64_t> experts, hidden, intermediate, top_k;
+  std::int64_t nvfp4_layers = 1;
+  std::int64_t bf16_layers = 0;
+};
+
+bool holds_weights(const fs::path& path) {
+  std::error_code error;
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error))
+    if (it->path().extension() == ".safetensors") return true;
+  return false;
+}
+
+// Whether a glob of the quantisation's exclusions names this layer's experts.
+bool excluded(const checkpoint::ModelConfig& config, std::int64_t layer) {
+  const std::string tail = fmt::format("layers.{}.mlp.experts", layer);
+  for (const char* base : {"model.", "model.language_model.", "language_model.model.", ""})
+    for (const char* part : {"", ".0.gate_proj", ".gate_up_proj"})
+      for (const std::string& glob : config.excluded_modules)
+        if (fnmatch(glob.c_str(), (base + tail + part).c_str(), 0) == 0) return true;
+  return false;
+}
+
+void count_layers(const checkpoint::ModelConfig& config, Model& model) {
+  model.nvfp4_layers = 0;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer)
+    (config.quant_algo.empty() || excluded(config, layer) ? model.bf16_layers : model.nvfp4_layers)++;
+}
+
+void count_layers(const checkpoint::Checkpoint& ckpt, Model& model) {
+  model.nvfp4_layers = 0;
+  for (const std::int64_t index : ckpt.moe_layers())
+    (ckpt.layer(index).kind() == checkpoint::ExpertKind::bf16 ? model.bf16_layers : model.nvfp4_layers)++;
+}
+
+Model read(const std::string& path, const Context& context) {
+  const checkpoint::ModelConfig config = checkpoint::read_model_config(path);
+  Model model{config.experts, config.hidden, config.intermediate, config.top_k, 0, 0};
+  if (holds_weights(path)) {
+    // The files know best which layers are BF16. A damaged one is no reason not to plan.
+    const Verdict why = attempt([&] { count_layers(checkpoint::Checkpoint::open(path), model); });
+    if (!why) return model;
+    context.log.warning("the kinds of layers come from the config alone: " + why->text);
+    model.bf16_layers = 0;
+  }
+  count_layers(config, model);
+  return model;
+}
+
+Model model_of(const Options& o, const Context& context) {
+  Model m = o.path.empty() ? Model{} : read(o.path, context);
+  if (o.experts) m.experts = o.experts;
+  if (o.hidden) m.hidden = o.hidden;
+  if (o.intermediate) m.intermediate = o.intermediate;
+  if (o.top_k) m.top_k = o.top_k;
+  if (o.layers || o.bf16_layers) {
+    const std::int64_t layers = o.layers.value_or(m.nvfp4_layers + m.bf16_layers);
+    if (layers < 1) throw Error(ErrorKind::usage, fmt::format("--layers is {}, wanted at least 1", layers));
+    const auto bf16 = parse_ranges(o.bf16_layers.value_or(""), "--bf16-layers");
+    for (const std::int64_t layer : bf16)
+      if (layer >= layers)
+        throw Error(ErrorKind::usage,
+                    fmt::format("--bf16-layers: {} is not one of layers 0 to {}", layer, layers - 1));
+    m.bf16_layers = static_cast<std::int64_t>(bf16.size());
+    m.nvfp4_layers = layers - m.bf16_layers;
+  }
+  if (!m.experts || !m.hidden || !m.intermediate)
+    throw Error(ErrorKind::usage, "without a checkpoint, --experts, --hidden and --intermediate are needed");
+  return m;
+}
+
+struct Placement {
+  std::int64_t ranks = 1;
+  std::int64_t ep = 1;
+  std::int64_t tp = 1;
+};
+
+Placement placement_of(const Options& o, const Model& m, const Context& context) {
+  for (const auto& [name, value] : {std::pair{"--ranks", o.ranks}, {"--ep", o.ep}, {"--tp", o.tp}})
+    if (value && *value < 1)
+      throw Error(ErrorKind::usage, fmt::format("{} is {}, wanted at least 1", name, *value));
+  Placement p;
+  p.ranks = o.ranks.value_or(std::max(o.ep.value_or(1), o.tp.value_or(1)));
+  p.ep = o.ep.value_or(o.ranks.value_or(o.tp.value_or(1)));
+  p.tp = o.tp.value_or(o.ranks.value_or(1));
+  if (!o.ranks && !o.ep && *m.experts % p.ep != 0) {
+    // The cut alone was asked about.
+    context.log.warning(
+        fmt::format("{} experts cannot be loaded whole over {} ranks, so a reshard has nothing to start from",
+                    *m.experts, p.ep));
+    p.ep = 1;
+  }
+  if (p.tp > 1 && p.ep != p.tp)
+    context.log.warning(
+        fmt::format("ep {} and tp {} differ: sizes are given, but a reshard needs them equal", p.ep, p.tp));
+  return p;
+}
+
+std::vector<std::int64_t> legal_ep(std::int64_t experts) {
+  std::vector<std::int64_t> low, high;
+  for (std::int64_t d = 1; d <= experts / d; ++d) {
+    if (experts % d != 0) continue;
+    low.push_back(d);
+    if (d != experts / d) high.push_back(experts / d);
+  }
+  low.insert(low.end(), high.rbegin(), high.rend());
+  return low;
+}
+
+Json kinds_json(const decode::KindBytes& b) {
+  return {{"w13", b.w13},         {"w13_sf", b.w13_sf}, {"w2", b.w2},        {"w2_sf", b.w2_sf},
+          {"scalars", b.scalars}, {"bf16", b.bf16},     {"total", b.total()}};
+}
+
+void print(const decode::MemoryRequest& r, const Placement& p, const decode::MemoryPlan& plan, Output& out) {
+  out.line("{} NVFP4 and {} BF16 layers of {} experts, {} x {}, top {}", r.nvfp4_layers, r.bf16_layers,
+           r.experts, r.hidden, r.intermediate, r.top_k);
+  out.line("{} ranks: EP {} ({} experts each), TP {} (slice {})", p.ranks, p.ep, r.experts / p.ep, p.tp,
+           plan.slice);
+  out.line("legal tp  {}", fmt::join(layout::legal_tp(r.intermediate), ", "));
+  out.line("legal ep  {}", fmt::join(legal_ep(r.experts), ", "));
+  out.line("");
+  out.line("{:<22} {:>18} {:>18}", "bytes per rank", "EP (stock)", "TP (added)");
+  const std::array<std::tuple<const char*, std::int64_t, std::int64_t>, 7> rows = {{
+      {"w13", plan.ep.w13, plan.tp.w13},
+      {"w13_sf", plan.ep.w13_sf, plan.tp.w13_sf},
+      {"w2", plan.ep.w2, plan.tp.w2},
+      {"w2_sf", plan.ep.w2_sf, plan.tp.w2_sf},
+      {"scalars", plan.ep.scalars, plan.tp.scalars},
+      {"bf16", plan.ep.bf16, plan.tp.bf16},
+      {"total", plan.ep.total(), plan.tp.total()},
+  }};
+  for (const auto& [name, ep, tp] : rows) out.line("{:<22} {:>18} {:>18}", name, ep, tp);
+  out.line("");
+  out.line("peak per rank");
+  out.line("  load     {:>18}  {:>12}  stock experts", plan.load, bytes_text(plan.load));
+  out.line("  reshard  {:>18}  {:>12}  and sliced experts, and at most one packed kind ({})", plan.reshard,
+           bytes_text(plan.reshard), bytes_text(plan.packed));
+  out.line(
+      "  steady   {:>18}  {:>12}  stock and sliced experts, and buffers of {} tokens ({}) without the "
+      "backend's workspace",
+      plan.steady, bytes_text(plan.steady), r.tokens, bytes_text(plan.buffers));
+}
+
+void run(const Options& o, Context& context) {
+  const Model m = model_of(o, context);
+  const Placement p = placement_of(o, m, context);
+  const decode::MemoryRequest r{.experts = *m.experts,
+                                .hidden = *m.hidden,
+                                .intermediate = *m.intermediate,
+                                .top_k = m.top_k.value_or(std::min<std::int64_t>(8, *m.experts)),
+                                .nvfp4_layers = m.nvfp4_layers,
+                                .bf16_layers = m.bf16_layers,
+                                .ep = p.ep,
+                                .tp = p.tp,
+                                .tokens = o.tokens};
+  const decode::MemoryPlan plan = decode::memory_plan(r);
+  if (!context.json) {
+    print(r, p, plan, context.out);
+    return;
+  }
+  context.out.json(
+      {{"experts", r.experts},
+       {"hidden", r.hidden},
+       {"intermediate", r.intermediate},
+       {"top_k", r.top_k},
+       {"nvfp4_layers", r.nvfp4_layers},
+       {"bf16_layers", r.bf16_layers},
+       {"ranks", p.ranks},
+       {"ep", p.ep},
+       {"tp", p.tp},
+       {"experts_per_rank", r.experts / p.ep},
+       {"slice", plan.slice},
+       {"legal_tp", layout::legal_tp(r.intermediate)},
+       {"legal_ep", legal_ep(r.experts)},
+       {"bytes_per_rank", {{"ep", kinds_json(plan.ep)}, {"tp", kinds_json(plan.tp)}}},
+       {"reshard_packed", plan.packed},
+       {"step_buffers", plan.buffers},
+       {"peak_per_rank", {{"load", plan.load}, {"reshard", plan.reshard}, {"steady", plan.steady}}}});
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Context& context) {
+  auto o = std::make_shared<Options>();
+  CLI::App* command = add_command(app, context, "plan", "Bytes per rank, EP and TP, and which tp is legal");
+  command->add_option("CKPT", o->path,
+                      "Model directory or config.json; not needed where the sizes are given");
+  command->add_option("--ranks", o->ranks, "Ranks: sets ep and tp where they are not given");
+  command->add_option("--tp", o->tp, "Ranks that share each expert as slices; 1: EP alone");
+  command->add_option("--ep", o->ep, "Ranks that share the experts whole");
+  command->add_option("--experts", o->experts, "Experts, E");
+  command->add_option("--hidden", o->hidden, "Expert input and output width, H");
+  command->add_option("--intermediate", o->intermediate, "Intermediate width, I");
+  command->add_option("--layers", o->layers,
+                      "Layers with routed experts, NVFP4 unless --bf16-layers says otherwise");
+  command->add_option("--bf16-layers", o->bf16_layers, "Which of them are BF16, such as 0,61");
+  command->add_option("--top-k", o->top_k, "Experts per token, K");
+  command->add_option("--batch", o->tokens, "Tokens of the largest step")->capture_default_str();
+  command->callback([o, &context] { run(*o, context); });
+}
+
+}  // namespace kerf::cli

@@ -1,0 +1,93 @@
+// What the three bodies share: how a step is cut into tasks, and how the workspace is laid out.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kerf/base/format.h"
+#include "kerf/op/cpu/groups.h"
+#include "kerf/op/cpu/kernels.h"
+#include "kerf/op/internal/bound.h"
+
+namespace kerf::op::cpu {
+
+// Tactics: any tile (it only shapes the metadata), and how many token rows share one pass over an expert's
+// weights.
+inline constexpr std::array<int, 4> tiles = {8, 16, 32, 64};
+inline constexpr std::array<int, 3> rows_a_pass = {4, 2, 1};  // by config
+
+inline std::vector<Tactic> all_tactics() {
+  std::vector<Tactic> out;
+  for (std::size_t config = 0; config < rows_a_pass.size(); ++config)
+    for (const int tile : tiles) out.push_back({tile, static_cast<int>(config)});
+  return out;
+}
+
+// Rows a pass of a tactic; Error{unsupported} for a config that does not exist.
+inline int pass_rows(Tactic tactic) {
+  if (tactic.config < 0) return rows_a_pass[0];
+  if (tactic.config >= static_cast<int>(rows_a_pass.size()))
+    fail(ErrorKind::unsupported, "the cpu op has no config {}; there are 0 to {}", tactic.config,
+         rows_a_pass.size() - 1);
+  return rows_a_pass[static_cast<std::size_t>(tactic.config)];
+}
+
+// Hands out typed, 64-byte aligned pieces of a span. Run over an empty span it only counts.
+class Carver {
+ public:
+  Carver() = default;
+  explicit Carver(std::span<std::byte> space) : next_(space.data()), left_(space.size()), real_(true) {}
+
+  template <typename T>
+  std::span<T> take(std::int64_t count) {
+    const auto bytes = (static_cast<std::size_t>(count) * sizeof(T) + 63) / 64 * 64;
+    bytes_ += bytes;
+    if (!real_) return {};
+    void* at = next_;
+    std::size_t left = left_;
+    if (std::align(64, bytes, at, left) == nullptr)
+      fail(ErrorKind::usage, "the op's workspace is too small: {} bytes are left where {} are wanted", left_,
+           bytes);
+    next_ = static_cast<std::byte*>(at) + bytes;
+    left_ = left - bytes;
+    return {static_cast<T*>(at), static_cast<std::size_t>(count)};
+  }
+  // Bytes a span needs for what was taken, wherever it starts.
+  [[nodiscard]] std::size_t bytes() const { return bytes_ + 64; }
+
+ private:
+  std::byte* next_ = nullptr;
+  std::size_t left_ = 0;
+  std::size_t bytes_ = 0;
+  bool real_ = false;
+};
+
+// Splits the rows of one group into passes: visit(first entry, rows).
+template <typename Visit>
+void for_each_pass(const Group& group, int rows, Visit visit) {
+  for (std::int32_t done = 0; done < group.count; done += rows)
+    visit(group.first + done, std::min(rows, group.count - done));
+}
+
+// Runs task(group, tile) for every group and every one of `tiles_each` 128-row tiles.
+template <typename Task>
+void for_each_tile(const Workers& workers, std::span<const Group> groups, std::int64_t tiles_each,
+                   Task task) {
+  workers.for_each(groups.size() * static_cast<std::size_t>(tiles_each), [&](std::size_t i, int) {
+    task(groups[i / static_cast<std::size_t>(tiles_each)],
+         static_cast<std::int64_t>(i % static_cast<std::size_t>(tiles_each)));
+  });
+}
+
+// Writes a w2 tile's dots (rows in converted order) to a row of H bf16 values, at g2_alpha times the dot.
+void write_row(const float* dots, float scale, std::int64_t tile, std::uint16_t* row);
+
+// Bytes of 128x4 scales are regular where none is NaN and none negative other than -0.
+bool regular_scales(std::span<const std::uint8_t> scales);
+
+}  // namespace kerf::op::cpu

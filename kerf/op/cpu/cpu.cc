@@ -1,0 +1,60 @@
+#include "kerf/op/cpu/cpu.h"
+
+#include <memory>
+#include <string>
+
+#include "kerf/base/format.h"
+#include "kerf/op/cpu/bodies.h"
+#include "kerf/op/internal/bound.h"
+
+namespace kerf::op::cpu {
+
+namespace {
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(std::string name, const Kernels& kernels) : name_(std::move(name)), kernels_(kernels) {}
+
+  [[nodiscard]] std::string_view name() const override { return name_; }
+  [[nodiscard]] Verdict supports(const Nvfp4Args& args) const override { return internal::unsupported(args); }
+  [[nodiscard]] Verdict supports(const Bf16Args& args) const override {
+    if (auto reason = internal::unsupported(args)) return reason;
+    // Kernels take 128 rows at a time.
+    const layout::ExpertsShape s = layout::shape_of(args.experts);
+    if (s.hidden % tile_rows != 0)
+      return because(ErrorKind::unsupported, "hidden {} of BF16 experts is not a multiple of {}", s.hidden,
+                     tile_rows);
+    return std::nullopt;
+  }
+  [[nodiscard]] std::unique_ptr<RoutedExperts> bind(const Nvfp4Args& args) const override {
+    require(supports(args));
+    return args.input == Input::nvfp4 ? bind_nvfp4(args, kernels_) : bind_w4a16(args, kernels_);
+  }
+  [[nodiscard]] std::unique_ptr<RoutedExperts> bind(const Bf16Args& args) const override {
+    require(supports(args));
+    return bind_bf16(args, kernels_);
+  }
+
+ private:
+  std::string name_;
+  const Kernels& kernels_;
+};
+
+}  // namespace
+
+std::vector<const Backend*> backends() {
+  static const std::vector<std::unique_ptr<const CpuBackend>> list = [] {
+    std::vector<std::unique_ptr<const CpuBackend>> out;
+    const auto vectors = vector_kernels();
+    out.push_back(std::make_unique<CpuBackend>("cpu", vectors.empty() ? scalar_kernels() : *vectors.front()));
+    for (const Kernels* k : vectors)
+      out.push_back(std::make_unique<CpuBackend>(fmt::format("cpu:{}", k->isa), *k));
+    out.push_back(std::make_unique<CpuBackend>("cpu:scalar", scalar_kernels()));
+    return out;
+  }();
+  std::vector<const Backend*> out;
+  for (const auto& b : list) out.push_back(b.get());
+  return out;
+}
+
+}  // namespace kerf::op::cpu

@@ -1,0 +1,15 @@
+// The CPU backend: the op at the speed of memory, straight from the converted layout, on every core. One
+// backend value per instruction set that this machine can run, all with the same bits for NVFP4 input.
+#pragma once
+
+#include <vector>
+
+#include "kerf/op/op.h"
+
+namespace kerf::op::cpu {
+
+// "cpu" (the best instruction set here) first, then "cpu:scalar", "cpu:avx2", "cpu:avx512" as far as they run
+// here.
+std::vector<const Backend*> backends();
+
+}  // namespace kerf::op::cpu

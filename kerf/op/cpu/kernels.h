@@ -1,0 +1,58 @@
+// What an instruction set brings to the CPU op: a table of kernels, each over one 128-row tile of a converted
+// matrix. All tables give the same bits for NVFP4 input.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kerf/op/cpu/expanded.h"
+#include "kerf/op/internal/gated.h"
+
+namespace kerf::op::cpu {
+
+inline constexpr int tile_rows = 128;       // rows of a 128x4 scale tile
+inline constexpr int most_rows_a_pass = 4;  // token rows that a kernel takes at once
+
+// One 128-row tile of a converted NVFP4 matrix with K columns.
+struct Nvfp4Tile {
+  const std::uint8_t* codes;   // [128, K/2]
+  const std::uint8_t* scales;  // [K/64, 512]: the tile's part of the 128x4 interleave
+  std::int64_t k;
+};
+
+// One 128-row tile of a block-major BF16 matrix: 64 values of each row, then `block_stride` values to the
+// next 64.
+struct Bf16Tile {
+  const std::uint16_t* values;  // [K/64, 128, 64] with a stride
+  std::int64_t block_stride;
+  std::int64_t k;
+};
+
+struct Kernels {
+  const char* isa;
+  BlockOrder order;
+
+  // dots[t * 128 + r] = canonical dot of tile row r and rows[t], t < count <= most_rows_a_pass. Block scales
+  // of the tile must be regular (no NaN, none negative but -0); the scalar table takes any.
+  void (*dots_nvfp4)(const Nvfp4Tile& tile, const Chunk* const* rows, int count, float* dots);
+
+  // The same with f32 rows: NVFP4 weights (rows hold every 16 values as 8 even, then 8 odd ones), BF16
+  // weights (rows in order). Lanes and order of sums are the same on every instruction set, but for the
+  // scalar table.
+  void (*dots_w4a16)(const Nvfp4Tile& tile, const float* const* rows, int count, float* dots);
+  void (*dots_bf16)(const Bf16Tile& tile, const float* const* rows, int count, float* dots);
+
+  // The 128 dots of a w13 tile are 64 intermediate values, up and gate. Activates and requantises them into
+  // half `half` (0 or 1) of a chunk.
+  void (*requantise)(const float* dots, const internal::ExpertScalars& scalars, int half, Chunk& out);
+
+  // The same, rounded to bf16 and kept as f32: h[64], every 16 values as 8 even, then 8 odd ones.
+  void (*activate)(const float* dots, const internal::ExpertScalars& scalars, float* h);
+};
+
+const Kernels& scalar_kernels();
+
+// Tables of the vector instruction sets that this CPU runs, best first.
+std::span<const Kernels* const> vector_kernels();
+
+}  // namespace kerf::op::cpu

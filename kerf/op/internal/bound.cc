@@ -1,0 +1,109 @@
+#include "kerf/op/internal/bound.h"
+
+#include <cstring>
+
+#include "kerf/base/format.h"
+
+namespace kerf::op::internal {
+
+namespace {
+
+Verdict check_gated(const GatedParameters& p, std::int64_t n) {
+  const auto wrong = [&](std::span<const float> v, const char* what) -> Verdict {
+    if (v.empty() || static_cast<std::int64_t>(v.size()) == n) return std::nullopt;
+    return because(ErrorKind::unsupported, "{} has {} values, wanted one for each of {} experts", what,
+                   v.size(), n);
+  };
+  if (auto v = wrong(p.alpha, "gated alpha")) return v;
+  if (auto v = wrong(p.beta, "gated beta")) return v;
+  if (auto v = wrong(p.limit_gate, "gate limit")) return v;
+  return wrong(p.limit_up, "up limit");
+}
+
+template <typename Args>
+Verdict check(const Args& args) {
+  if (auto reason = layout::malformed(args.experts)) return reason;
+  const layout::ExpertsShape shape = layout::shape_of(args.experts);
+  if (args.experts.first_expert < 0 || args.experts.first_expert + shape.experts > args.num_experts)
+    return because(ErrorKind::unsupported, "experts [{}, {}) of a model with {} experts",
+                   args.experts.first_expert, args.experts.first_expert + shape.experts, args.num_experts);
+  if (args.top_k < 1 || args.top_k > args.num_experts)
+    return because(ErrorKind::unsupported, "top_k {} with {} experts", args.top_k, args.num_experts);
+  return check_gated(args.gated, shape.experts);
+}
+
+std::vector<float> floats(const tensor::TensorView& view) {
+  std::vector<float> out(view.bytes.size() / sizeof(float));
+  std::memcpy(out.data(), view.bytes.data(), view.bytes.size());
+  return out;
+}
+
+const std::uint8_t* bytes_of(const tensor::TensorView& view) { return view.as<std::uint8_t>().data(); }
+
+}  // namespace
+
+Verdict unsupported(const Nvfp4Args& args) { return check(args); }
+Verdict unsupported(const Bf16Args& args) { return check(args); }
+
+Nvfp4Weights::Nvfp4Weights(const Nvfp4Args& args)
+    : shape(layout::shape_of(args.experts)),
+      w13(bytes_of(args.experts.w13)),
+      w13_sf(bytes_of(args.experts.w13_sf)),
+      w2(bytes_of(args.experts.w2)),
+      w2_sf(bytes_of(args.experts.w2_sf)),
+      scalars(static_cast<std::size_t>(shape.experts)) {
+  const auto gate = floats(args.experts.g1_alphas);
+  const auto up = floats(args.experts.g1_scale_c);
+  const auto down = floats(args.experts.g2_alphas);
+  for (std::size_t e = 0; e < scalars.size(); ++e) {
+    scalars[e].scale_gate = gate[e];
+    scalars[e].scale_up = up[e];
+    scalars[e].scale_down = down[e];
+    read_gated(args.gated, e, scalars[e]);
+  }
+}
+
+Bf16Weights::Bf16Weights(const Bf16Args& args)
+    : shape(layout::shape_of(args.experts)),
+      w13(args.experts.w13.as<std::uint16_t>().data()),
+      w2(args.experts.w2.as<std::uint16_t>().data()),
+      scalars(static_cast<std::size_t>(shape.experts)) {
+  for (std::size_t e = 0; e < scalars.size(); ++e) read_gated(args.gated, e, scalars[e]);
+}
+
+void check_body(const RoutedExperts& experts, const Tokens& tokens, const routing::MetadataShape& shape,
+                const routing::Metadata& metadata, std::size_t rows) {
+  const std::int64_t hidden = experts.shape().hidden;
+  const std::int64_t t = tokens.count;
+  if (t != shape.tokens) fail(ErrorKind::bug, "{} tokens with metadata of {}", t, shape.tokens);
+  const auto want = [&](std::size_t got, std::int64_t wanted, const char* what) {
+    if (static_cast<std::int64_t>(got) != wanted)
+      fail(ErrorKind::usage, "{} has {} elements, wanted {} ({} tokens of width {})", what, got, wanted, t,
+           hidden);
+  };
+  if (experts.input() == Input::nvfp4) {
+    want(tokens.a.size(), t * hidden / 2, "a");
+    want(tokens.a_sf.size(), t * hidden / 16, "a_sf");
+  } else {
+    want(tokens.x.size(), t * hidden, "x");
+  }
+  if (static_cast<std::int64_t>(rows) < gemm2_rows(shape, hidden) * hidden)
+    fail(ErrorKind::usage, "the row buffer has {} elements, wanted {}", rows,
+         gemm2_rows(shape, hidden) * hidden);
+  const std::int64_t live = metadata.live_tiles[0];
+  if (live < 0 || live > shape.max_tiles())
+    fail(ErrorKind::bug, "routing metadata has {} live tiles, at most {} fit", live, shape.max_tiles());
+  for (std::int64_t c = 0; c < live; ++c) {
+    const std::int64_t expert = metadata.tile_to_expert[static_cast<std::size_t>(c)];
+    const std::int64_t limit = metadata.tile_to_limit[static_cast<std::size_t>(c)];
+    if (expert < 0 || expert >= shape.local || limit < c * shape.tile || limit > (c + 1) * shape.tile)
+      fail(ErrorKind::bug, "routing metadata: tile {} has expert {} of {} and row limit {}", c, expert,
+           shape.local, limit);
+    for (std::int64_t r = c * shape.tile; r < limit; ++r)
+      if (const std::int64_t token = metadata.permuted_to_token[static_cast<std::size_t>(r)];
+          token < 0 || token >= t)
+        fail(ErrorKind::bug, "routing metadata: row {} has token {} of {}", r, token, t);
+  }
+}
+
+}  // namespace kerf::op::internal

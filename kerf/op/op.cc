@@ -1,0 +1,64 @@
+#include "kerf/op/op.h"
+
+#include <algorithm>
+
+#include "kerf/base/format.h"
+#include "kerf/numeric/bf16.h"
+
+namespace kerf::op {
+
+std::int64_t gemm2_rows(const routing::MetadataShape& shape, std::int64_t hidden) {
+  const std::int64_t least = (std::int64_t{128} * 1024 * 8 + 16 * hidden - 1) / (16 * hidden);
+  return std::max(shape.max_padded(), least);
+}
+
+namespace {
+
+// Rows a tile where the caller leaves it open: the smallest tile, which no decode batch outgrows. Callers
+// that want the launcher's choice for a batch resolve it first (tactics::tactic_key).
+constexpr std::int64_t kDefaultTile = 8;
+
+Unfinalized run(const RoutedExperts& experts, const Tokens& tokens, const Routes& routes, Tactic tactic,
+                const Workers& workers, const Buffers& buffers) {
+  const std::int64_t tile = tactic.tile > 0 ? tactic.tile : kDefaultTile;
+  const routing::MetadataShape shape = experts.metadata_shape(tokens.count, tile);
+  const routing::Metadata metadata = buffers.metadata->view(shape);
+  routing::write_metadata(shape, routes.ids, routes.weights, metadata);
+  experts.body(tokens, shape, metadata, tactic, workers, buffers.workspace, buffers.rows);
+  const auto used =
+      static_cast<std::size_t>(gemm2_rows(shape, experts.shape().hidden) * experts.shape().hidden);
+  return {tokens.count,           experts.top_k(),
+          experts.shape().hidden, buffers.rows.first(used),
+          routes.weights,         metadata.expanded_to_permuted};
+}
+
+void check_routes(std::int64_t routes, std::size_t ids, std::size_t weights) {
+  if (static_cast<std::int64_t>(ids) != routes || static_cast<std::int64_t>(weights) != routes)
+    fail(ErrorKind::usage, "got {} ids and {} weights, wanted {} of each", ids, weights, routes);
+}
+
+}  // namespace
+
+Unfinalized routed_experts(const RoutedExperts& experts, const Tokens& tokens, const Routes& routes,
+                           Tactic tactic, const Workers& workers, const Buffers& buffers) {
+  check_routes(tokens.count * experts.top_k(), routes.ids.size(), routes.weights.size());
+  require(routing::check_ids(routes.ids, experts.top_k(), experts.num_experts()));
+  return run(experts, tokens, routes, tactic, workers, buffers);
+}
+
+Unfinalized routed_experts_from_logits(const RoutedExperts& experts, const Tokens& tokens,
+                                       const routing::Router& router, std::span<const float> logits,
+                                       std::span<const float> bias, std::span<std::int32_t> ids,
+                                       std::span<float> weights, Tactic tactic, const Workers& workers,
+                                       const Buffers& buffers) {
+  if (router.experts != experts.num_experts() || router.top_k != experts.top_k())
+    fail(ErrorKind::unsupported, "the router has {} experts and top_k {}, the bound op {} and {}",
+         router.experts, router.top_k, experts.num_experts(), experts.top_k());
+  check_routes(tokens.count * experts.top_k(), ids.size(), weights.size());
+  routing::select(router, logits, bias, ids, weights);
+  // An op that routes itself hands its weights on as bf16.
+  for (float& w : weights) w = numeric::round_to_bf16(w);
+  return run(experts, tokens, {ids, weights}, tactic, workers, buffers);
+}
+
+}  // namespace kerf::op

@@ -1,0 +1,134 @@
+// Which shapes can be held and cut: the rules, and what a refusal says.
+#include "kerf/layout/geometry.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace kerf::layout {
+namespace {
+
+struct Row {
+  std::int64_t hidden, intermediate, tp;
+  ErrorKind kind;                      // of the refusal
+  std::vector<const char*> mentioned;  // none: it can be cut
+};
+
+class Cut : public testing::TestWithParam<Row> {};
+
+TEST_P(Cut, IsJudgedWithAReason) {
+  const Row& row = GetParam();
+  const Verdict verdict = cuttable(row.hidden, row.intermediate, row.tp);
+  ASSERT_EQ(verdict.has_value(), !row.mentioned.empty()) << (verdict ? verdict->text : "no reason");
+  if (!verdict) return;
+  EXPECT_EQ(verdict->kind, row.kind);
+  for (const char* part : row.mentioned)
+    EXPECT_NE(verdict->text.find(part), std::string::npos) << verdict->text;
+}
+
+constexpr auto kUnsupported = ErrorKind::unsupported;
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, Cut,
+    testing::Values(
+        Row{256, 128, 1, kUnsupported, {}}, Row{256, 128, 2, kUnsupported, {}},
+        Row{256, 128, 4, kUnsupported, {"slice 32 is not a multiple of 64", "legal tp: 1, 2"}},
+        Row{256, 192, 2, kUnsupported, {"slice 96 is not a multiple of 64", "legal tp: 1, 3"}},
+        Row{256, 192, 3, kUnsupported, {}},
+        Row{2816, 704, 4, kUnsupported, {"slice 176 is not a multiple of 64", "legal tp: 1, 11"}},
+        Row{2816, 704, 11, kUnsupported, {}}, Row{2560, 640, 2, kUnsupported, {}},
+        Row{2560, 640, 4, kUnsupported, {"slice 160 is not a multiple of 64", "legal tp: 1, 2, 5, 10"}},
+        Row{2560, 640, 8, kUnsupported, {"slice 80 is not a multiple of 64", "legal tp: 1, 2, 5, 10"}},
+        Row{2688, 1856, 1, kUnsupported, {}},
+        Row{2688, 1856, 8, kUnsupported, {"slice 232 splits a 16-value group", "legal tp: 1, 29"}},
+        Row{2880,
+            2880,
+            2,
+            kUnsupported,
+            {"hidden 2880 is not a multiple of 128", "slice 1440 is not a multiple of 64", "legal tp: none"}},
+        Row{2880, 2880, 1, kUnsupported, {"hidden 2880 is not a multiple of 128", "legal tp: none"}},
+        Row{7168, 2048, 8, kUnsupported, {}}, Row{7168, 2048, 16, kUnsupported, {}},
+        Row{7168, 2048, 32, kUnsupported, {}},
+        Row{7168, 2048, 64, kUnsupported, {"slice 32 is not", "legal tp: 1, 2, 4, 8, 16, 32"}},
+        Row{256, 128, 0, ErrorKind::usage, {"tp 0", "legal tp: 1, 2"}},
+        Row{256, 128, -1, ErrorKind::usage, {"tp -1", "legal tp: 1, 2"}},
+        Row{256, 128, 3, kUnsupported, {"intermediate 128 does not split 3 ways", "legal tp: 1, 2"}},
+        Row{256, 128, 256, kUnsupported, {"does not split 256 ways"}},
+        Row{256, 96, 1, kUnsupported, {"slice 96 is not a multiple of 64", "legal tp: none"}},
+        Row{256, 0, 1, kUnsupported, {"intermediate 0 is not positive"}},
+        Row{-128, 128, 1, kUnsupported, {"hidden -128 is not positive"}}),
+    [](const auto& p) {
+      std::string name;
+      for (const std::int64_t v : {p.param.hidden, p.param.intermediate, p.param.tp}) {
+        if (!name.empty()) name += "_";
+        if (v < 0) name += "minus";
+        name += std::to_string(v < 0 ? -v : v);
+      }
+      return name;
+    });
+
+TEST(Cut, WidthsThatWouldOverflowAreRefused) {
+  const std::int64_t huge = std::int64_t{1} << 62;
+  EXPECT_TRUE(convertible(huge, 64).has_value());
+  EXPECT_TRUE(convertible(128, huge).has_value());
+  EXPECT_TRUE(cuttable(128, huge, 1).has_value());
+}
+
+TEST(Convertible, NamesWhatDoesNotFit) {
+  EXPECT_EQ(convertible(128, 64), std::nullopt);
+  EXPECT_EQ(convertible(2688, 1856), std::nullopt);
+  const Verdict h = convertible(192, 64);
+  ASSERT_TRUE(h);
+  EXPECT_NE(h->text.find("hidden 192 is not a multiple of 128"), std::string::npos) << h->text;
+  EXPECT_EQ(h->text.find("intermediate 64 is not"), std::string::npos) << h->text;
+  const Verdict i = convertible(256, 96);
+  ASSERT_TRUE(i);
+  EXPECT_NE(i->text.find("intermediate 96 is not a multiple of 64"), std::string::npos) << i->text;
+  EXPECT_EQ(convertible_bf16(192, 64), std::nullopt);
+  EXPECT_TRUE(convertible_bf16(96, 64).has_value());
+  EXPECT_TRUE(convertible_bf16(64, 32).has_value());
+  EXPECT_TRUE(convertible_bf16(0, 64).has_value());
+}
+
+TEST(LegalTp, IsAscendingAndComplete) {
+  EXPECT_EQ(legal_tp(704), (std::vector<std::int64_t>{1, 11}));
+  EXPECT_EQ(legal_tp(2048), (std::vector<std::int64_t>{1, 2, 4, 8, 16, 32}));
+  EXPECT_EQ(legal_tp(64), (std::vector<std::int64_t>{1}));
+  EXPECT_EQ(legal_tp(96), std::vector<std::int64_t>{});
+  EXPECT_EQ(legal_tp(0), std::vector<std::int64_t>{});
+  EXPECT_EQ(legal_tp(-64), std::vector<std::int64_t>{});
+}
+
+RC_GTEST_PROP(LegalTp, IsWhatCuttableAccepts, ()) {
+  const auto intermediate = *rc::gen::inRange<std::int64_t>(1, 4096);
+  std::vector<std::int64_t> accepted;
+  for (std::int64_t tp = 1; tp <= intermediate; ++tp)
+    if (!cuttable(128, intermediate, tp)) accepted.push_back(tp);
+  RC_ASSERT(legal_tp(intermediate) == accepted);
+}
+
+TEST(Placeable, WholeExpertsOnEveryRank) {
+  EXPECT_EQ(placeable(160, 8), std::nullopt);
+  EXPECT_EQ(placeable(4, 4), std::nullopt);
+  for (const auto& [experts, ep, text] :
+       {std::tuple{60, 8, "60 experts over 8 ranks"}, std::tuple{128, 6, "128 experts over 6 ranks"},
+        std::tuple{4, 8, "4 experts over 8 ranks"}}) {
+    const Verdict v = placeable(experts, ep);
+    ASSERT_TRUE(v) << text;
+    EXPECT_EQ(v->kind, ErrorKind::unsupported);
+    EXPECT_NE(v->text.find(text), std::string::npos) << v->text;
+  }
+  EXPECT_NE(placeable(60, 8)->text.find("legal ep: 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60"),
+            std::string::npos);
+  for (const std::int64_t ep : {0, -1}) {
+    const Verdict v = placeable(4, ep);
+    ASSERT_TRUE(v);
+    EXPECT_EQ(v->kind, ErrorKind::usage);
+  }
+  EXPECT_TRUE(placeable(0, 1).has_value());
+  EXPECT_TRUE(placeable(std::int64_t{1} << 62, 1).has_value());
+}
+
+}  // namespace
+}  // namespace kerf::layout

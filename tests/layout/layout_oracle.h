@@ -1,0 +1,150 @@
+// Experts of random bytes, and the layout written down element by element: slow, and obvious beside the text
+// of kerf/layout/rows.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "kerf/layout/convert.h"
+#include "kerf/layout/rows.h"
+
+namespace kerf::layout::test_support {
+
+using Bytes = std::vector<std::byte>;
+
+inline Bytes random_bytes(std::int64_t size, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Bytes out(static_cast<std::size_t>(size));
+  for (std::byte& b : out) b = static_cast<std::byte>(random() >> 56);
+  return out;
+}
+
+// One expert as the checkpoint has it.
+struct Nvfp4Expert {
+  Nvfp4Expert(std::int64_t hidden, std::int64_t intermediate)
+      : gate(size(hidden, intermediate)),
+        gate_sf(gate.size() / 8),
+        up(gate),
+        up_sf(gate_sf),
+        down(gate),
+        down_sf(gate_sf) {}
+  Nvfp4Expert(std::int64_t hidden, std::int64_t intermediate, std::uint64_t seed)
+      : Nvfp4Expert(hidden, intermediate) {
+    for (Bytes* b : {&gate, &gate_sf, &up, &up_sf, &down, &down_sf})
+      *b = random_bytes(std::ssize(*b), ++seed * 977);
+  }
+  [[nodiscard]] LogicalNvfp4<const std::byte> view() const {
+    return {gate, gate_sf, up, up_sf, down, down_sf};
+  }
+  [[nodiscard]] LogicalNvfp4<std::byte> target() { return {gate, gate_sf, up, up_sf, down, down_sf}; }
+  friend bool operator==(const Nvfp4Expert&, const Nvfp4Expert&) = default;
+
+  Bytes gate, gate_sf, up, up_sf, down, down_sf;
+
+ private:
+  static std::size_t size(std::int64_t hidden, std::int64_t intermediate) {
+    return static_cast<std::size_t>(hidden * intermediate / 2);
+  }
+};
+
+// Part `part` of `tp` of an expert, cut before conversion: rows of gate and up, columns of down.
+inline Nvfp4Expert cut(const Nvfp4Expert& whole, std::int64_t hidden, std::int64_t intermediate,
+                       std::int64_t tp, std::int64_t part) {
+  const auto rows = [&](const Bytes& m) {
+    const auto size = std::ssize(m) / tp;
+    return Bytes(m.begin() + part * size, m.begin() + (part + 1) * size);
+  };
+  const auto columns = [&](const Bytes& m) {
+    const auto row = std::ssize(m) / hidden;
+    const auto size = row / tp;
+    Bytes out;
+    for (std::int64_t h = 0; h < hidden; ++h)
+      out.insert(out.end(), m.begin() + h * row + part * size, m.begin() + h * row + (part + 1) * size);
+    return out;
+  };
+  Nvfp4Expert slice(hidden, intermediate / tp);
+  slice.gate = rows(whole.gate);
+  slice.gate_sf = rows(whole.gate_sf);
+  slice.up = rows(whole.up);
+  slice.up_sf = rows(whole.up_sf);
+  slice.down = columns(whole.down);
+  slice.down_sf = columns(whole.down_sf);
+  return slice;
+}
+
+struct Nvfp4Converted {
+  Bytes w13, w13_sf, w2, w2_sf;
+  friend bool operator==(const Nvfp4Converted&, const Nvfp4Converted&) = default;
+};
+
+// The conversion by definition, a byte at a time.
+inline Nvfp4Converted converted_by_definition(const Nvfp4Expert& x, std::int64_t hidden,
+                                              std::int64_t intermediate) {
+  Nvfp4Converted out{Bytes(2 * x.up.size()), Bytes(2 * x.up_sf.size()), Bytes(x.down.size()),
+                     Bytes(x.down_sf.size())};
+  const auto at = [](std::int64_t i) { return static_cast<std::size_t>(i); };
+  for (const Half half : {Half::up, Half::gate})
+    for (std::int64_t i = 0; i < intermediate; ++i) {
+      const std::int64_t r = w13_converted(half, i);
+      for (std::int64_t b = 0; b < hidden / 2; ++b)
+        out.w13[at(r * hidden / 2 + b)] = (half == Half::up ? x.up : x.gate)[at(i * hidden / 2 + b)];
+      for (std::int64_t k = 0; k < hidden / 16; ++k)
+        out.w13_sf[at(scale_offset_128x4(r, k, hidden / 16))] =
+            (half == Half::up ? x.up_sf : x.gate_sf)[at(i * hidden / 16 + k)];
+    }
+  for (std::int64_t h = 0; h < hidden; ++h) {
+    const std::int64_t r = w2_converted(h);
+    for (std::int64_t b = 0; b < intermediate / 2; ++b)
+      out.w2[at(r * intermediate / 2 + b)] = x.down[at(h * intermediate / 2 + b)];
+    for (std::int64_t k = 0; k < intermediate / 16; ++k)
+      out.w2_sf[at(scale_offset_128x4(r, k, intermediate / 16))] = x.down_sf[at(h * intermediate / 16 + k)];
+  }
+  return out;
+}
+
+inline Nvfp4Converted converted(const Nvfp4Expert& x, std::int64_t hidden, std::int64_t intermediate) {
+  Nvfp4Converted out{Bytes(2 * x.up.size()), Bytes(2 * x.up_sf.size()), Bytes(x.down.size()),
+                     Bytes(x.down_sf.size())};
+  convert(x.view(), hidden, intermediate, {out.w13, out.w13_sf, out.w2, out.w2_sf});
+  return out;
+}
+
+struct Bf16Expert {
+  Bf16Expert(std::int64_t hidden, std::int64_t intermediate)
+      : gate(static_cast<std::size_t>(hidden * intermediate * 2)), up(gate), down(gate) {}
+  Bf16Expert(std::int64_t hidden, std::int64_t intermediate, std::uint64_t seed)
+      : Bf16Expert(hidden, intermediate) {
+    for (Bytes* b : {&gate, &up, &down}) *b = random_bytes(std::ssize(*b), ++seed * 977);
+  }
+  friend bool operator==(const Bf16Expert&, const Bf16Expert&) = default;
+
+  Bytes gate, up, down;
+};
+
+struct Bf16Converted {
+  Bytes w13, w2;
+  friend bool operator==(const Bf16Converted&, const Bf16Converted&) = default;
+};
+
+inline Bf16Converted converted_by_definition(const Bf16Expert& x, std::int64_t hidden,
+                                             std::int64_t intermediate) {
+  Bf16Converted out{Bytes(2 * x.up.size()), Bytes(x.down.size())};
+  const auto at = [](std::int64_t i) { return static_cast<std::size_t>(i); };
+  // Byte b of (row r of `rows`, column k).
+  const auto block_major = [](std::int64_t rows, std::int64_t r, std::int64_t k, std::int64_t b) {
+    return ((k / 64 * rows + r) * 64 + k % 64) * 2 + b;
+  };
+  for (std::int64_t b = 0; b < 2; ++b)
+    for (std::int64_t i = 0; i < intermediate; ++i)
+      for (std::int64_t h = 0; h < hidden; ++h) {
+        const std::int64_t ih = 2 * (i * hidden + h) + b;
+        out.w13[at(block_major(2 * intermediate, w13_converted(Half::up, i), h, b))] = x.up[at(ih)];
+        out.w13[at(block_major(2 * intermediate, w13_converted(Half::gate, i), h, b))] = x.gate[at(ih)];
+        out.w2[at(block_major(hidden, w2_converted(h), i, b))] = x.down[at(2 * (h * intermediate + i) + b)];
+      }
+  return out;
+}
+
+}  // namespace kerf::layout::test_support

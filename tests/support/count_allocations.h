@@ -1,0 +1,20 @@
+// Replaces operator new and delete of a test program to count this thread's allocations. For one file of a
+// program only: they are definitions.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+
+namespace kerf::test {
+inline thread_local std::int64_t allocations = 0;
+}  // namespace kerf::test
+
+// Not inline: the compiler would see malloc meet delete and call it a mismatch.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  ++kerf::test::allocations;
+  if (void* block = std::malloc(bytes == 0 ? 1 : bytes)) return block;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* block) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete(void* block, std::size_t /*bytes*/) noexcept { std::free(block); }
