@@ -25,9 +25,13 @@ Verdict shardable(const checkpoint::Checkpoint& from, std::span<const std::int64
   });
   if (!any) return because(ErrorKind::unsupported, "{}", no_nvfp4);
   const checkpoint::ModelConfig& config = from.config();
-  if (ranks < 2)
+  if (ranks < 2) {
+    std::vector<std::int64_t> legal = layout::legal_tp(config.intermediate);
+    std::erase(legal, 1);
     return because(ErrorKind::unsupported, "expert TP needs at least 2 ranks, got {}; legal for I = {}: {}",
-                   ranks, config.intermediate, fmt::join(layout::legal_tp(config.intermediate), ", "));
+                   ranks, config.intermediate,
+                   legal.empty() ? "none" : fmt::format("{}", fmt::join(legal, ", ")));
+  }
   return layout::cuttable(config.hidden, config.intermediate, ranks);
 }
 
