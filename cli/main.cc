@@ -1,10 +1,12 @@
 // The program: commands, exit codes, and the promise that nothing ends in an abort or an uncaught exception.
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <exception>
 #include <new>
+#include <string>
+#include <system_error>
 
 #include "cli/commands.h"
 
@@ -71,7 +73,8 @@ int main(int argc, char** argv) {
     const int code = kerf::cli::run(argc, argv, context);
     if (const int error = context.out.finish(); error != 0) {
       if (error != EPIPE)
-        context.error(fmt::format("cannot write to standard output: {}", std::strerror(error)));
+        context.error(
+            fmt::format("cannot write to standard output: {}", std::generic_category().message(error)));
       return code != 0 ? code : kerf::cli::exit_output;
     }
     return code;

@@ -4,7 +4,6 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -24,10 +23,11 @@ namespace {
 
 constexpr const char* marker_name = ".kerf-synth";
 constexpr const char* index_name = "model.safetensors.index.json";
+constexpr const char* partial = ".partial";
 constexpr std::array<const char*, 4> config_names = {"config.json", "hf_quant_config.json", index_name,
                                                      marker_name};
 
-constexpr std::int64_t most = std::int64_t{1} << 31;  // of any size: keeps every product below 2^62
+constexpr std::int64_t most = (std::int64_t{1} << 20) + 1;  // what a config may say
 
 struct ModelSize {
   SynthModel model;
@@ -45,13 +45,15 @@ const ModelSize& size_of(SynthModel model) {
   return *std::find_if(sizes.begin(), sizes.end(), [&](const ModelSize& s) { return s.model == model; });
 }
 
+// Also what an interrupted run left under a temporary name.
 bool is_shard_name(const std::string& name) {
-  return name.starts_with("model-") && name.ends_with(".safetensors");
+  return name.starts_with("model-") && name.find(".safetensors") != std::string::npos;
 }
 
 bool is_own_name(const std::string& name) {
-  return is_shard_name(name) ||
-         std::find(config_names.begin(), config_names.end(), name) != config_names.end();
+  return is_shard_name(name) || std::any_of(config_names.begin(), config_names.end(), [&](const char* own) {
+           return name == own || name == std::string(own) + partial;
+         });
 }
 
 [[noreturn]] void fail_io(const char* what, const fs::path& path, const std::string& why) {
@@ -60,13 +62,13 @@ bool is_own_name(const std::string& name) {
 
 // A small file, whole or not at all.
 void write_text(const fs::path& path, const std::string& text) {
-  const fs::path temporary = path.string() + ".partial";
+  const fs::path temporary = path.string() + partial;
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(temporary.c_str(), "wb"),
                                                              &std::fclose);
-  if (!file) fail_io("write", temporary, std::strerror(errno));
+  if (!file) fail_io("write", temporary, std::generic_category().message(errno));
   const bool written =
       std::fwrite(text.data(), 1, text.size(), file.get()) == text.size() && std::fflush(file.get()) == 0;
-  const std::string why = written ? "" : std::strerror(errno);
+  const std::string why = written ? "" : std::generic_category().message(errno);
   std::error_code ignored;
   if (!written) {
     fs::remove(temporary, ignored);
@@ -171,6 +173,7 @@ class Streamer {
 
 std::vector<std::string> synth_model_names() {
   std::vector<std::string> names;
+  names.reserve(sizes.size());
   for (const ModelSize& s : sizes) names.emplace_back(s.name);
   return names;
 }
@@ -206,7 +209,7 @@ Verdict unsupported(const SynthOptions& o) {
   for (const auto& [what, value] : counts) {
     if (value < 1) return because(ErrorKind::usage, "{} is {}, wanted at least 1", what, value);
     if (what != counts.back().first && value >= most)
-      return because(ErrorKind::usage, "{} is {}, wanted less than {}", what, value, most);
+      return because(ErrorKind::usage, "{} is {}, wanted at most {}", what, value, most - 1);
   }
   if (o.top_k > o.experts)
     return because(ErrorKind::usage, "top-k is {}, but there are only {} experts", o.top_k, o.experts);
@@ -239,6 +242,7 @@ SynthReport synth(const fs::path& directory, const SynthOptions& options, const 
   for (std::size_t s = 0; s < shards.size(); ++s) {
     const std::string file = fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size());
     std::vector<checkpoint::NamedShape> shapes;
+    shapes.reserve(shards[s].tensors.size());
     for (const internal::SynthTensor& t : shards[s].tensors) shapes.push_back(t.shape);
     checkpoint::SafetensorsWriter writer(directory / file, shapes);
     for (const internal::SynthTensor& t : shards[s].tensors) {

@@ -78,18 +78,26 @@ TEST(NormRow, HasTheBitsOfThePlainFormulas) {
 }
 
 TEST(NormRow, EveryMagnitudeBesideALargeOne) {
-  // All 2^15 magnitudes in rows that end in 1.0: squares on both sides of where f32 holds them exactly.
-  const RouteNorm norm{{}, true, 1e-8F};
+  // All 2^15 magnitudes, alone and in rows that end in 1.0: squares on both sides of where f32 holds them
+  // exactly. Without eps a row of tiny values shows every bit of their sum.
   for (std::uint32_t first = 0; first < 0x7F80; first += 64) {
     std::vector<std::uint16_t> row(512, 0);
     for (std::uint32_t i = 0; i < 64; ++i) {
       row[i] = static_cast<std::uint16_t>(first + i);
       row[256 + i] = static_cast<std::uint16_t>(0x8000 + first + (i * 7) % 64);
     }
-    expect_plain_bits(row, norm);
-    row[511] = 0x3F80;
-    expect_plain_bits(row, norm);
+    for (const float eps : {1e-8F, 0.0F}) {
+      row[511] = 0;
+      expect_plain_bits(row, {{}, true, eps});
+      row[511] = 0x3F80;
+      expect_plain_bits(row, {{}, true, eps});
+    }
   }
+}
+
+TEST(NormRow, TinyRowsWithoutEps) {
+  for (unsigned seed = 0; seed < 400; ++seed)
+    expect_plain_bits(random_row(700, -140 + static_cast<int>(seed) % 20, seed), {{}, true, 0.0F});
 }
 
 // Relative error of a finished value before it is rounded to bf16, from the formulas. With n = ceil(H / 256)

@@ -1,0 +1,337 @@
+#include "kerf/tools/synth.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "kerf/checkpoint/checkpoint.h"
+#include "kerf/numeric/bf16.h"
+#include "kerf/numeric/nvfp4.h"
+#include "kerf/tools/internal/synth_values.h"
+#include "kerf/tools/verify.h"
+#include "tests/support/test_env.h"
+
+namespace kerf::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string slurp(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+std::map<std::string, std::string> files_of(const fs::path& directory) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(directory))
+    files[entry.path().filename().string()] = slurp(entry.path());
+  return files;
+}
+
+SynthOptions small(SynthModel model) {
+  SynthOptions o = synth_defaults(model);
+  o.experts = 4;
+  o.hidden = 256;
+  o.intermediate = 192;
+  o.layers = 2;
+  o.top_k = 2;
+  o.bf16_layers = {1};
+  return o;
+}
+
+std::string refusal(const SynthOptions& o, ErrorKind kind) {
+  const Verdict why = unsupported(o);
+  EXPECT_TRUE(why);
+  if (!why) return {};
+  EXPECT_EQ(why->kind, kind) << why->text;
+  return why->text;
+}
+
+class SynthModels : public testing::TestWithParam<SynthModel> {};
+
+TEST_P(SynthModels, SameBytesAtAnyThreadCount) {
+  const test::TempDir dir;
+  const SynthOptions o = small(GetParam());
+  synth(dir.path() / "one", o, Workers(1));
+  synth(dir.path() / "three", o, Workers(3));
+  const auto one = files_of(dir.path() / "one");
+  EXPECT_EQ(one, files_of(dir.path() / "three"));
+  EXPECT_TRUE(one.contains("config.json"));
+  EXPECT_TRUE(one.contains("model.safetensors.index.json"));
+}
+
+TEST_P(SynthModels, AnotherSeedGivesOtherWeights) {
+  const test::TempDir dir;
+  SynthOptions o = small(GetParam());
+  synth(dir.path() / "a", o, Workers(1));
+  o.seed = 2;
+  synth(dir.path() / "b", o, Workers(1));
+  const auto a = files_of(dir.path() / "a");
+  const auto b = files_of(dir.path() / "b");
+  EXPECT_EQ(a.at("config.json"), b.at("config.json"));
+  EXPECT_NE(a.at("model-00001-of-00001.safetensors"), b.at("model-00001-of-00001.safetensors"));
+}
+
+TEST_P(SynthModels, OpensAndVerifiesClean) {
+  const test::TempDir dir;
+  const SynthOptions o = small(GetParam());
+  const SynthReport report = synth(dir.path(), o, Workers(2));
+  const auto ckpt = checkpoint::Checkpoint::open(dir.path());
+  EXPECT_EQ(ckpt.config().experts, o.experts);
+  EXPECT_EQ(ckpt.config().hidden, o.hidden);
+  EXPECT_EQ(ckpt.config().intermediate, o.intermediate);
+  EXPECT_EQ(ckpt.config().top_k, o.top_k);
+  ASSERT_EQ(ckpt.moe_layers(), (std::vector<std::int64_t>{0, 1}));
+  EXPECT_EQ(ckpt.layer(0).kind(), checkpoint::ExpertKind::nvfp4);
+  EXPECT_EQ(ckpt.layer(1).kind(), checkpoint::ExpertKind::bf16);
+  std::int64_t on_disk = 0;
+  for (const auto& shard : ckpt.shards()) on_disk += shard.bytes;
+  EXPECT_GT(on_disk, report.bytes);
+  EXPECT_LT(on_disk, report.bytes + 200'000);
+
+  const VerifyReport checked = verify(ckpt, Workers(2));
+  EXPECT_TRUE(checked.faults.empty()) << checked.faults.text();
+  EXPECT_EQ(checked.layers, 2);
+  EXPECT_EQ(checked.experts, 2 * o.experts);
+  // All block scales and six scalars an expert of the one layer, all BF16 weights of the other.
+  const std::int64_t weights = 3 * o.hidden * o.intermediate * o.experts;
+  EXPECT_EQ(checked.bytes_checked, weights / 16 + o.experts * 6 * 4 + weights * 2);
+}
+
+// Rows of unit variance for inputs of unit RMS: a row's squared weights sum to 1 on average.
+TEST_P(SynthModels, RowsHaveUnitVariance) {
+  const test::TempDir dir;
+  const SynthOptions o = small(GetParam());
+  synth(dir.path(), o, Workers(1));
+  const auto ckpt = checkpoint::Checkpoint::open(dir.path());
+  const checkpoint::MoeLayer& layer = ckpt.layer(0);
+  checkpoint::Faults faults;
+  const checkpoint::LayerScales scales = layer.scales(faults);
+  ASSERT_TRUE(faults.empty());
+  const auto mean_square = [](const tensor::TensorView& codes, const tensor::TensorView& sf, std::int64_t k,
+                              float factor) {
+    std::vector<std::uint8_t> c(codes.bytes.size());
+    std::vector<std::uint8_t> s(sf.bytes.size());
+    std::memcpy(c.data(), codes.bytes.data(), c.size());
+    std::memcpy(s.data(), sf.bytes.data(), s.size());
+    std::vector<float> values(2 * c.size());
+    numeric::dequantise_rows(c, s, k, factor, values);
+    double sum = 0;
+    for (const float v : values) sum += double{v} * double{v};
+    return sum / static_cast<double>(values.size()) * static_cast<double>(k);
+  };
+  for (std::int64_t e = 0; e < o.experts; ++e) {
+    const checkpoint::ExpertViews v = layer.expert(e);
+    const auto i = static_cast<std::size_t>(e);
+    // 49,152 weights of kurtosis below 4 and shared block scales: the mean square is within 5 % by far more
+    // than six standard deviations (each below 1 %).
+    EXPECT_NEAR(mean_square(v.gate, v.gate_sf, o.hidden, scales.ws2_gate[i]), 1.0, 0.05) << e;
+    EXPECT_NEAR(mean_square(v.down, v.down_sf, o.intermediate, scales.ws2_down[i]), 1.0, 0.05) << e;
+  }
+  // The BF16 layer: no quantisation, the same width.
+  const checkpoint::ExpertViews v = ckpt.layer(1).expert(0);
+  double sum = 0;
+  for (std::size_t i = 0; i + 2 <= v.up.bytes.size(); i += 2) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, v.up.bytes.data() + i, 2);
+    sum += std::pow(double{numeric::bf16_to_f32(bits)}, 2);
+  }
+  EXPECT_NEAR(sum / static_cast<double>(o.intermediate), 1.0, 0.05);
+}
+
+TEST_P(SynthModels, SomeGateAndUpScalesDiffer) {
+  const test::TempDir dir;
+  SynthOptions o = small(GetParam());
+  o.experts = 32;
+  synth(dir.path(), o, Workers(2));
+  const auto ckpt = checkpoint::Checkpoint::open(dir.path());
+  checkpoint::Faults faults;
+  const checkpoint::LayerScales scales = ckpt.layer(0).scales(faults);
+  EXPECT_GT(scales.gate_up_differ, 0);
+  EXPECT_LT(scales.gate_up_differ, 32);
+  EXPECT_GT(scales.largest_gate_up_ratio, 1.1);
+  // Calibrated for unit-RMS inputs: largest magnitude 4 to 5, over 6 * 448.
+  EXPECT_GE(scales.in13, 4.0F / 2688.0F);
+  EXPECT_LE(scales.in13, 5.0F / 2688.0F);
+  EXPECT_FALSE(scales.weight_only);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SynthModels,
+                         testing::Values(SynthModel::muse_spark, SynthModel::qwen3_moe, SynthModel::tiny),
+                         [](const auto& instance) {
+                           std::string text(name(instance.param));
+                           std::replace(text.begin(), text.end(), '-', '_');
+                           return text;
+                         });
+
+TEST(Synth, ShardsHoldTheTensorsOfOneFile) {
+  const test::TempDir dir;
+  SynthOptions o = small(SynthModel::qwen3_moe);
+  const SynthReport whole = synth(dir.path() / "whole", o, Workers(1));
+  o.shard_bytes = 200'000;
+  const SynthReport cut = synth(dir.path() / "cut", o, Workers(1));
+  EXPECT_EQ(whole.shards, 1);
+  EXPECT_GT(cut.shards, 4);
+  EXPECT_EQ(whole.bytes, cut.bytes);
+  EXPECT_EQ(whole.tensors, cut.tensors);
+  const auto a = checkpoint::Checkpoint::open(dir.path() / "whole");
+  const auto b = checkpoint::Checkpoint::open(dir.path() / "cut");
+  for (std::int64_t e = 0; e < o.experts; ++e) {
+    const auto va = a.layer(0).expert(e).down;
+    const auto vb = b.layer(0).expert(e).down;
+    ASSERT_TRUE(std::equal(va.bytes.begin(), va.bytes.end(), vb.bytes.begin(), vb.bytes.end())) << e;
+  }
+}
+
+TEST(Synth, ReplacesWhatItWrote) {
+  const test::TempDir dir;
+  SynthOptions o = small(SynthModel::tiny);
+  o.shard_bytes = 200'000;
+  synth(dir.path() / "c", o, Workers(1));
+  o.shard_bytes = std::int64_t{1} << 30;
+  synth(dir.path() / "c", o, Workers(1));
+  synth(dir.path() / "fresh", o, Workers(1));
+  EXPECT_EQ(files_of(dir.path() / "c"), files_of(dir.path() / "fresh"));
+}
+
+TEST(Synth, RefusesADirectoryWithOtherFiles) {
+  const test::TempDir dir;
+  const SynthOptions o = small(SynthModel::tiny);
+  // A model somebody downloaded: shard names alone do not make it ours.
+  const fs::path theirs = dir.path() / "theirs";
+  fs::create_directory(theirs);
+  std::ofstream(theirs / "model-00001-of-00002.safetensors") << "weights";
+  // A directory of ours that something was put into.
+  const fs::path ours = dir.path() / "ours";
+  synth(ours, o, Workers(1));
+  std::ofstream(ours / "notes.txt") << "keep";
+  for (const auto& [path, name] :
+       {std::pair{theirs, "model-00001-of-00002.safetensors"}, {ours, "notes.txt"}}) {
+    const auto before = files_of(path);
+    try {
+      synth(path, o, Workers(1));
+      ADD_FAILURE() << path;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::usage);
+      EXPECT_NE(std::string(e.what()).find(name), std::string::npos) << e.what();
+    }
+    EXPECT_EQ(before, files_of(path));
+  }
+}
+
+TEST(Synth, RefusesAFileAndAPlaceThatCannotBe) {
+  const test::TempDir dir;
+  const SynthOptions o = small(SynthModel::tiny);
+  std::ofstream(dir.path() / "file") << "x";
+  EXPECT_THROW(synth(dir.path() / "file", o, Workers(1)), Error);
+  EXPECT_THROW(synth(dir.path() / "file" / "below", o, Workers(1)), Error);
+}
+
+TEST(Synth, InterruptedRunsDoNotOpen) {
+  const test::TempDir dir;
+  const fs::path path = dir.path() / "c";
+  SynthOptions o = small(SynthModel::tiny);
+  synth(path, o, Workers(1));
+  o.seed = 2;
+  struct Stop {};
+  EXPECT_THROW(synth(path, o, Workers(1), [](std::int64_t, std::int64_t) { throw Stop{}; }), Stop);
+  EXPECT_THROW(checkpoint::Checkpoint::open(path), Error);
+  synth(path, o, Workers(1));
+  EXPECT_NO_THROW(checkpoint::Checkpoint::open(path));
+}
+
+TEST(Synth, ProgressEndsAtTheTotal) {
+  const test::TempDir dir;
+  std::int64_t last = 0;
+  std::int64_t all = 0;
+  const SynthReport r =
+      synth(dir.path(), small(SynthModel::tiny), Workers(2), [&](std::int64_t done, std::int64_t total) {
+        EXPECT_GT(done, last);
+        last = done;
+        all = total;
+      });
+  EXPECT_EQ(last, r.bytes);
+  EXPECT_EQ(all, r.bytes);
+}
+
+TEST(Synth, RefusesSizesByName) {
+  const SynthOptions good = small(SynthModel::muse_spark);
+  EXPECT_FALSE(unsupported(good));
+  const auto with = [&](auto change) {
+    SynthOptions o = good;
+    change(o);
+    return o;
+  };
+  const auto has = [](const std::string& text, const char* words) {
+    EXPECT_NE(text.find(words), std::string::npos) << text;
+  };
+  has(refusal(with([](SynthOptions& o) { o.hidden = 192; }), ErrorKind::unsupported), "hidden 192");
+  has(refusal(with([](SynthOptions& o) { o.intermediate = 96; }), ErrorKind::unsupported), "intermediate 96");
+  has(refusal(with([](SynthOptions& o) { o.experts = 0; }), ErrorKind::usage), "experts is 0");
+  has(refusal(with([](SynthOptions& o) { o.experts = -4; }), ErrorKind::usage), "experts is -4");
+  has(refusal(with([](SynthOptions& o) { o.layers = 0; }), ErrorKind::usage), "layers is 0");
+  has(refusal(with([](SynthOptions& o) { o.top_k = 5; }), ErrorKind::usage), "only 4 experts");
+  has(refusal(with([](SynthOptions& o) { o.bf16_layers = {2}; }), ErrorKind::usage), "BF16 layer 2");
+  has(refusal(with([](SynthOptions& o) { o.hidden = std::int64_t{1} << 40; }), ErrorKind::usage),
+      "hidden is");
+  has(refusal(with([](SynthOptions& o) {
+                o.layers = 1 << 20;
+                o.experts = 1 << 20;
+              }),
+              ErrorKind::usage),
+      "petabyte");
+}
+
+TEST(Synth, ModelsByName) {
+  for (const std::string& n : synth_model_names()) EXPECT_EQ(name(synth_model(n)), n);
+  EXPECT_THROW(synth_model("gpt"), Error);
+}
+
+// Any cut of a tensor into parts gives the same bytes.
+TEST(SynthValues, BytesDependOnPositionAlone) {
+  using internal::Fill;
+  for (const Fill fill : {Fill::codes, Fill::block_scales, Fill::bf16_normal, Fill::f32_normal}) {
+    const internal::Source source{fill, internal::stream_of(7, "a"), 0.5F, {}};
+    std::vector<std::byte> whole(1000);
+    internal::fill_bytes(source, 0, whole);
+    for (const std::size_t at : {std::size_t{8}, std::size_t{256}, std::size_t{992}}) {
+      std::vector<std::byte> part(whole.size() - at);
+      internal::fill_bytes(source, static_cast<std::int64_t>(at), part);
+      EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + static_cast<std::ptrdiff_t>(at)));
+    }
+  }
+}
+
+TEST(SynthValues, RootMeanSquaresAreWhatIsWritten) {
+  std::vector<std::byte> bytes(1 << 18);
+  const auto stream = internal::stream_of(3, "x");
+  internal::fill_bytes({internal::Fill::codes, stream, 1.0F, {}}, 0, bytes);
+  double sum = 0;
+  for (const std::byte b : bytes)
+    for (const unsigned code : {static_cast<unsigned>(b) & 15U, static_cast<unsigned>(b) >> 4})
+      sum += std::pow(double{numeric::e2m1_to_f32(static_cast<std::uint8_t>(code))}, 2);
+  // 2^19 codes: the mean square's relative standard deviation is below 0.2 %.
+  EXPECT_NEAR(std::sqrt(sum / (2.0 * static_cast<double>(bytes.size()))) / double{internal::code_rms()}, 1.0,
+              0.01);
+  internal::fill_bytes({internal::Fill::block_scales, stream, 1.0F, {}}, 0, bytes);
+  sum = 0;
+  for (const std::byte b : bytes) {
+    const auto code = static_cast<std::uint8_t>(b);
+    ASSERT_GT(code, 0);
+    ASSERT_LT(code, 0x7F);
+    sum += std::pow(double{numeric::e4m3_to_f32(code)}, 2);
+  }
+  EXPECT_NEAR(std::sqrt(sum / static_cast<double>(bytes.size())) / double{internal::scale_rms()}, 1.0, 0.01);
+}
+
+}  // namespace
+}  // namespace kerf::tools
