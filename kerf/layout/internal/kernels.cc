@@ -28,6 +28,10 @@ void copy_few(const std::byte* from, std::byte* to, std::int64_t bytes) {
   std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
 
+// Rows are often a power of two apart, so that they compete for a few sets of the first-level cache: what is
+// asked for early goes to the second level.
+void ask(const std::byte* p) { __builtin_prefetch(p, 0, 2); }
+
 // One piece; `next` is what will be copied a little later, in an order that no hardware foresees.
 void copy_piece(const std::byte* from, const std::byte* next, std::byte* to, std::int64_t bytes) {
   const hn::CappedTag<std::uint64_t, kLine / 8> d;
@@ -38,7 +42,7 @@ void copy_piece(const std::byte* from, const std::byte* next, std::byte* to, std
   std::int64_t i = std::min(bytes, to_next_line(to));
   if (i > 0) copy_few(from, to, i);
   for (; i + kLine <= bytes; i += kLine) {
-    hwy::Prefetch(next + i);
+    ask(next + i);
     for (std::int64_t v = 0; v < kLine; v += step)
       hn::Stream(load(from + i + v), d, reinterpret_cast<std::uint64_t*>(to + i + v));
   }
@@ -46,7 +50,7 @@ void copy_piece(const std::byte* from, const std::byte* next, std::byte* to, std
 }
 
 void copy_pieces(const Pieces& p) {
-  constexpr std::int64_t kAhead = 2048;  // bytes between asking and copying
+  constexpr std::int64_t kAhead = 4096;  // bytes between asking and copying
   const auto group = static_cast<std::int64_t>(kGroup);
   const std::int64_t distance = std::max<std::int64_t>(1, kAhead / p.bytes);
   for (std::int64_t at = 0; at < group * p.blocks; ++at) {
@@ -92,10 +96,6 @@ void transpose(const std::array<const std::byte*, 4>& from, const std::array<std
 // whole lines: stores past the caches are slow where lines are filled in turns.
 constexpr std::int64_t kWeaveRound = 4;     // 2 KiB of tiles
 constexpr std::int64_t kUnweaveRound = 16;  // a line of every row
-
-// Rows of scales are often a power of two apart, so that they compete for a few sets of the first-level
-// cache: what is asked for early goes to the second level.
-void ask(const std::byte* p) { __builtin_prefetch(p, 0, 2); }
 
 void weave(const std::array<const std::byte*, 128>& rows, std::int64_t ahead, std::int64_t k_tiles,
            std::byte* tiles) {
