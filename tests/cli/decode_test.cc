@@ -102,7 +102,8 @@ TEST(DecodeCommand, SameDigestsAtAnyThreadCount) {
     const Ran ran = decode({model(), "--ranks", "2", "--threads", threads, "--json"});
     EXPECT_EQ(ran.code, 0) << ran.err;
     std::vector<std::string> out;
-    for (const Json& step : Json::parse(ran.out)["steps"]) out.push_back(step["output_sha256"]);
+    const Json j = Json::parse(ran.out);
+    for (const Json& step : j["steps"]) out.push_back(step["output_sha256"]);
     return out;
   };
   const std::vector<std::string> one = digests("1");

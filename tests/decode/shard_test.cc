@@ -68,7 +68,11 @@ TEST(Shard, AProbeThatMeetsNanThrowsAndCounts) {
   const auto verdicts = thrown_on({2, 1, {}}, [&](const decode::Rank& rank) {
     std::vector<decode::Layer> layers = decode::build(from, layers_of({0}), rank);
     decode::cut(layers[0], "cpu", rank);
-    if (rank.group.rank() == 1) std::ranges::fill(layers[0].sliced->g2_alphas.as<float>(), std::nanf(""));
+    if (rank.group.rank() == 1) {  // a backend may read the scalars when it binds, so it binds again
+      std::ranges::fill(layers[0].sliced->g2_alphas.as<float>(), std::nanf(""));
+      layers[0].tp =
+          op::backend("cpu").bind(op::Nvfp4Args{layers[0].sliced->view(), 16, 4, layers[0].input, {}});
+    }
     (void)decode::probe(layers[0], {}, rank);
   });
   expect_all_refuse(verdicts, ErrorKind::probe,
