@@ -1,0 +1,202 @@
+// kerf decode: the main job. EP and expert TP on the same checkpoint, measured side by side.
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "cli/commands.h"
+#include "cli/progress.h"
+#include "cli/ranks.h"
+#include "cli/text.h"
+
+namespace kerf::cli {
+
+namespace {
+
+struct Options {
+  std::string checkpoint;
+  RankOptions ranks;
+  std::optional<std::string> mode;  // not given: both, as far as there is anything to cut
+  std::string batches = "1,8";
+  std::string layers;
+  std::uint64_t seed = 1;
+  double seconds = 2.0;
+};
+
+std::vector<std::int64_t> batches_of(const Options& o) {
+  std::vector<std::int64_t> batches = parse_ranges(o.batches, "--batch");
+  if (batches.empty()) throw Error(ErrorKind::usage, "--batch: no batch given");
+  for (const std::int64_t b : batches)
+    if (b < 1 || b > decode::most_tokens)
+      throw Error(ErrorKind::usage,
+                  fmt::format("--batch: {} tokens, wanted 1 to {}", b, decode::most_tokens));
+  return batches;
+}
+
+// EP alone where that was asked for, or where nobody asked and there is nothing to cut: one rank, or no NVFP4
+// layer. Whatever else stands against expert TP is refused here, before a weight is read.
+std::vector<decode::Mode> modes_of(const Options& o, const checkpoint::Checkpoint& from,
+                                   const std::vector<std::int64_t>& layers, const Context& context) {
+  using decode::Mode;
+  if (o.mode == "ep") return {Mode::ep};
+  if (!o.mode) {
+    const bool nvfp4 = std::any_of(layers.begin(), layers.end(), [&](std::int64_t index) {
+      return from.layer(index).kind() == checkpoint::ExpertKind::nvfp4;
+    });
+    if (o.ranks.ranks == 1 || !nvfp4) {
+      context.log.info(nvfp4 ? "one rank: nothing to cut, EP only (--ranks N for expert TP)"
+                             : "no NVFP4 layer: nothing to cut, EP only");
+      return {Mode::ep};
+    }
+  }
+  if (const Verdict v = decode::shardable(from, layers, o.ranks.ranks))
+    throw Error(v->kind, fmt::format("--mode {}: {}", o.mode.value_or("both"), v->text));
+  return o.mode == "tp" ? std::vector{Mode::tp} : std::vector{Mode::ep, Mode::tp};
+}
+
+Json json_of(const decode::Report& r, const Options& o) {
+  Json reshard;
+  Json probe;
+  if (r.reshard) {
+    reshard = {{"seconds", r.reshard->seconds},
+               {"bytes_per_rank", r.reshard->bytes_per_rank},
+               {"gib_per_s", r.reshard->gib_per_s()},
+               {"peak_extra_bytes", r.reshard->peak_extra_bytes}};
+    probe = {{"min_rel_l2", r.reshard->min_rel_l2},
+             {"max_rel_l2", r.reshard->max_rel_l2},
+             {"limit", r.probe_limit}};
+  }
+  Json steps = Json::array();
+  for (const decode::StepReport& s : r.steps)
+    steps.push_back({{"mode", decode::name(s.mode)},
+                     {"batch", s.batch},
+                     {"us_per_layer", s.us_per_layer},
+                     {"busiest_rank_bytes", s.busiest_rank_bytes},
+                     {"output_sha256", s.output_sha256}});
+  const decode::Facts& c = r.checkpoint;
+  return {{"checkpoint",
+           {{"layers", c.layers},
+            {"nvfp4_layers", c.nvfp4_layers},
+            {"bf16_layers", c.bf16_layers},
+            {"experts", c.experts},
+            {"hidden", c.hidden},
+            {"intermediate", c.intermediate},
+            {"top_k", c.top_k}}},
+          {"ranks", r.ranks},
+          {"group", r.group},
+          {"device", o.ranks.device},
+          {"reshard", reshard},
+          {"probe", probe},
+          {"tactic",
+           {{"tile", r.tactic.tile},
+            {"config", r.tactic.config},
+            {"pinned", r.tactic.pinned},
+            {"preference", r.tactic.pinned ? Json(r.tactic.preference) : Json()},
+            {"of", r.tactic.of}}},
+          {"steps", steps}};
+}
+
+void print_sharding(const decode::Report& r, Output& out) {
+  if (!r.reshard) {
+    out.line("reshard     none (EP only)");
+    return;
+  }
+  const decode::ShardReport& s = *r.reshard;
+  out.line(
+      "reshard     {} NVFP4 layers to {} slices of width {}, {} a rank in {:.3f} s ({:.2f} GiB/s), at most "
+      "{} "
+      "above stock{}",
+      s.nvfp4_layers, r.ranks, r.checkpoint.intermediate / r.ranks, bytes_text(s.bytes_per_rank), s.seconds,
+      s.gib_per_s(), bytes_text(s.peak_extra_bytes),
+      s.bf16_layers > 0 ? fmt::format("; {} BF16 layers stay EP", s.bf16_layers) : std::string());
+  out.line("probe       TP rows against EP rows: rel L2 {:.6f} to {:.6f}, limit {:g}", s.min_rel_l2,
+           s.max_rel_l2, r.probe_limit);
+}
+
+void print_steps(const decode::Report& r, Output& out) {
+  out.line("");
+  out.line("{:<5} {:>6} {:>13} {:>22} {:>8}  {}", "mode", "batch", "us per layer", "busiest rank's bytes",
+           "GB/s", "output SHA-256");
+  for (const decode::StepReport& s : r.steps) {
+    const double us = s.us_per_layer * static_cast<double>(r.checkpoint.layers);
+    out.line("{:<5} {:>6} {:>13.1f} {:>22} {:>8.2f}  {}", decode::name(s.mode), s.batch, s.us_per_layer,
+             bytes_text(s.busiest_rank_bytes), static_cast<double>(s.busiest_rank_bytes) * 1e-3 / us,
+             s.output_sha256.substr(0, 16));
+  }
+  for (const decode::StepReport& ep : r.steps) {
+    const auto tp = std::find_if(r.steps.begin(), r.steps.end(), [&](const decode::StepReport& s) {
+      return s.mode == decode::Mode::tp && s.batch == ep.batch;
+    });
+    if (ep.mode != decode::Mode::ep || tp == r.steps.end()) continue;
+    out.line("batch {}: EP takes {:.2f}x the time of expert TP; its busiest rank reads {:.2f}x the bytes",
+             ep.batch, ep.us_per_layer / tp->us_per_layer,
+             static_cast<double>(ep.busiest_rank_bytes) / static_cast<double>(tp->busiest_rank_bytes));
+  }
+}
+
+void print(const decode::Report& r, const Options& o, Output& out) {
+  const decode::Facts& c = r.checkpoint;
+  out.line("checkpoint  {}: {} layers ({} NVFP4, {} BF16), {} experts of {} x {}, top {}", o.checkpoint,
+           c.layers, c.nvfp4_layers, c.bf16_layers, c.experts, c.hidden, c.intermediate, c.top_k);
+  out.line("placement   {} ranks ({} group, {}, backend {}), {} experts a rank", r.ranks, r.group,
+           o.ranks.device, r.backend, c.experts / r.ranks);
+  print_sharding(r, out);
+  out.line("tactic      tile {}, config {}: {}", r.tactic.tile, r.tactic.config,
+           r.tactic.pinned ? fmt::format("pinned, preference {} of {}", r.tactic.preference + 1, r.tactic.of)
+                           : std::string("the op's default"));
+  out.line("memory      a rank: stock experts {}, sliced experts {}, buffers of a step {}",
+           bytes_text(r.footprint.stock), bytes_text(r.footprint.sliced), bytes_text(r.footprint.steps));
+  print_steps(r, out);
+}
+
+void run(const Options& o, Context& context) {
+  const auto from = checkpoint::Checkpoint::open(o.checkpoint);
+  for (const std::string& note : from.notes()) context.log.info(note);
+  decode::Options options;
+  options.build = {decode::select_layers(from, parse_ranges(o.layers, "--layers")),
+                   input_of(o.ranks),
+                   backend_of(o.ranks),
+                   {}};
+  options.modes = modes_of(o, from, options.build.layers, context);
+  options.batches = batches_of(o);
+  options.seed = o.seed;
+  options.seconds = o.seconds;
+
+  std::optional<decode::Report> report;
+  {
+    std::optional<ProgressBar> bar;
+    std::string shown;
+    options.progress = [&](std::string_view stage, std::int64_t done, std::int64_t of) {
+      if (shown != stage) bar.emplace(context, shown = stage);
+      bar->update(done, of);
+    };
+    run_ranks(o.ranks, context, [&](const decode::Rank& rank) {
+      decode::Report mine = decode::run(from, options, rank);
+      if (rank.group.rank() == 0) report = std::move(mine);
+    });
+  }
+  if (context.json)
+    context.out.json(json_of(*report, o));
+  else
+    print(*report, o, context.out);
+}
+
+}  // namespace
+
+void add_decode(CLI::App& app, Context& context) {
+  auto o = std::make_shared<Options>();
+  CLI::App* command = add_command(app, context, "decode",
+                                  "Decode steps of the routed experts: EP and expert TP side by side");
+  command->add_option("CKPT", o->checkpoint, "Model directory")->required();
+  add_rank_options(*command, o->ranks);
+  command->add_option("--mode", o->mode, "ep, tp or both [both; EP only where there is nothing to cut]")
+      ->check(CLI::IsMember({"ep", "tp", "both"}));
+  command->add_option("--batch", o->batches, "Tokens of a step, such as 1,8")->capture_default_str();
+  command->add_option("--layers", o->layers, "Layers, such as 0-3,7 [all with routed experts]");
+  command->add_option("--seed", o->seed, "Seed of the inputs")->capture_default_str();
+  command->add_option("--seconds", o->seconds, "Measure each mode and batch about so long")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 86400.0));
+  command->callback([o, &context] { run(*o, context); });
+}
+
+}  // namespace kerf::cli

@@ -1,0 +1,33 @@
+// Options and start of the commands that run on several ranks: which group, how many ranks, on what device
+// and backend, with how many threads.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+
+#include "cli/context.h"
+
+namespace kerf::cli {
+
+struct RankOptions {
+  int ranks = 1;
+  std::string group = "local";
+  std::string device = "cpu";
+  std::string act = "nvfp4";
+  std::string backend;  // empty: KERF_ISA's, else the best of this CPU
+  int threads = 0;      // of all ranks together, 0: Context::threads()
+};
+
+void add_rank_options(CLI::App& command, RankOptions& options);
+
+// What the words mean. Errors: usage, or what is not built (unsupported for a group, device for a device).
+op::Input input_of(const RankOptions& options);
+std::string backend_of(const RankOptions& options);
+
+// Runs body on every rank of the group, each with memory and workers of its own; rethrows what the ranks
+// agreed on.
+void run_ranks(const RankOptions& options, const Context& context,
+               const std::function<void(const decode::Rank&)>& body);
+
+}  // namespace kerf::cli

@@ -1,0 +1,110 @@
+// kerf run: one layer on given inputs, to replay what an engine captured.
+#include <memory>
+#include <optional>
+
+#include "cli/commands.h"
+#include "cli/ranks.h"
+
+namespace kerf::cli {
+
+namespace {
+
+struct Options {
+  std::string checkpoint;
+  std::int64_t layer = 0;
+  std::string in;
+  std::string out;
+  std::string mode = "ep";
+  bool unfinalized = false;
+  RankOptions ranks;
+};
+
+// Tensors of the output file; they refer to the result.
+using Named = std::vector<std::pair<std::string, tensor::TensorView>>;
+
+template <typename T>
+void add(Named& tensors, std::string name, tensor::Dtype dtype, const tensor::Shape& shape,
+         const std::vector<T>& values) {
+  tensors.emplace_back(std::move(name), tensor::TensorView{dtype, shape, std::as_bytes(std::span(values))});
+}
+
+Named tensors_of(const decode::LayerResult& r) {
+  using tensor::Dtype;
+  Named out;
+  add(out, "y", Dtype::bf16, {r.tokens, r.hidden}, r.y);
+  for (std::size_t i = 0; i < r.ranks.size(); ++i) {
+    const decode::RankRows& mine = r.ranks[i];
+    const auto rows = static_cast<std::int64_t>(mine.rows.size()) / r.hidden;
+    add(out, fmt::format("rows.{}", i), Dtype::bf16, {rows, r.hidden}, mine.rows);
+    add(out, fmt::format("map.{}", i), Dtype::i32, {r.tokens, r.top_k}, mine.map);
+    add(out, fmt::format("weights.{}", i), Dtype::f32, {r.tokens, r.top_k}, mine.weights);
+  }
+  return out;
+}
+
+void report(const Options& o, const decode::LayerInputs& inputs, const decode::LayerResult& r,
+            Context& context) {
+  decode::Sha256 digest;
+  digest.update(std::as_bytes(std::span(r.y)));
+  if (context.json) {
+    context.out.json({{"checkpoint", o.checkpoint},
+                      {"layer", o.layer},
+                      {"mode", o.mode},
+                      {"ranks", o.ranks.ranks},
+                      {"tokens", r.tokens},
+                      {"rows", inputs.rows_name},
+                      {"routes", inputs.routes_name},
+                      {"output", o.out},
+                      {"y_sha256", digest.hex()}});
+    return;
+  }
+  context.out.line("{}: y BF16 [{}, {}] of layer {} from {} and {}, {} on {} ranks, SHA-256 {}", o.out,
+                   r.tokens, r.hidden, o.layer, inputs.rows_name, inputs.routes_name, o.mode, o.ranks.ranks,
+                   digest.hex());
+}
+
+void run(const Options& o, Context& context) {
+  const auto from = checkpoint::Checkpoint::open(o.checkpoint);
+  for (const std::string& note : from.notes()) context.log.info(note);
+  const checkpoint::ModelConfig& config = from.config();
+  const auto file = checkpoint::SafetensorsFile::open(o.in);
+  const decode::LayerInputs inputs =
+      decode::read_layer_inputs(file, o.in, {config.experts, config.hidden, config.top_k});
+  if (!inputs.ignored.empty())
+    context.log.info(fmt::format("{}: not used: {}", o.in, fmt::join(inputs.ignored, ", ")));
+
+  const decode::LayerOptions options{o.layer, o.mode == "tp" ? decode::Mode::tp : decode::Mode::ep,
+                                     input_of(o.ranks), backend_of(o.ranks), o.unfinalized};
+  std::optional<decode::LayerResult> result;
+  run_ranks(o.ranks, context, [&](const decode::Rank& rank) {
+    decode::LayerResult mine = decode::run_layer(from, options, inputs, rank);
+    if (rank.group.rank() == 0) result = std::move(mine);
+  });
+  checkpoint::write_safetensors(o.out, tensors_of(*result));
+  report(o, inputs, *result, context);
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Context& context) {
+  auto o = std::make_shared<Options>();
+  CLI::App* command = add_command(app, context, "run", "One layer on given inputs");
+  command->add_option("CKPT", o->checkpoint, "Model directory")->required();
+  command->add_option("--layer", o->layer, "Layer")->required();
+  command
+      ->add_option(
+          "--in", o->in,
+          "safetensors with x (BF16 or F32 [T, H]) or a (U8 [T, H/2]) and a_sf (F8_E4M3 [T, H/16]); and "
+          "topk_ids (I32 [T, K]) and topk_weights (F32 [T, K]), or router_logits (F32 [T, E])")
+      ->required();
+  command->add_option("--out", o->out, "safetensors to write: y BF16 [T, H]")->required();
+  command->add_flag("--unfinalized", o->unfinalized,
+                    "Also each rank R's rows.R (BF16), map.R (I32) and weights.R (F32)");
+  command->add_option("--mode", o->mode, "ep or tp")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"ep", "tp"}));
+  add_rank_options(*command, o->ranks);
+  command->callback([o, &context] { run(*o, context); });
+}
+
+}  // namespace kerf::cli

@@ -1,0 +1,215 @@
+#include "kerf/decode/build.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <optional>
+
+#include "kerf/base/format.h"
+#include "kerf/comm/agree.h"
+#include "kerf/decode/scalars.h"
+#include "kerf/layout/convert.h"
+#include "kerf/layout/geometry.h"
+
+namespace kerf::decode {
+
+namespace {
+
+using checkpoint::ExpertKind;
+using checkpoint::Faults;
+
+constexpr const char* norm_name = "mlp.experts.post_expert_norm.weight";
+
+// Runs task(i) for i in [0, n) on the workers; throws what the lowest i threw, so that the message does not
+// depend on who came first.
+void for_each_expert(const Workers& workers, std::int64_t n, const std::function<void(std::int64_t)>& task) {
+  std::vector<Verdict> verdicts(static_cast<std::size_t>(n));
+  workers.for_each(verdicts.size(), [&](std::size_t i, int) {
+    verdicts[i] = attempt([&] { task(static_cast<std::int64_t>(i)); });
+  });
+  for (const Verdict& v : verdicts) require(v);
+}
+
+// The faults that all ranks found, by rank; collective.
+Faults merged(comm::Group& group, const Faults& mine) {
+  Faults all;
+  for (const std::string& json : comm::gather_text(group, mine.to_json(), "merging the ranks' faults"))
+    all.merge(Faults::from_json(json));
+  return all;
+}
+
+// Writes part e of every tensor's bytes.
+template <typename T>
+std::span<std::byte> part(const T& tensor, std::int64_t e, std::int64_t parts) {
+  const std::span<std::byte> bytes = tensor.bytes();
+  const std::size_t size = bytes.size() / static_cast<std::size_t>(parts);
+  return bytes.subspan(static_cast<std::size_t>(e) * size, size);
+}
+
+layout::Nvfp4Experts convert_nvfp4(const checkpoint::MoeLayer& from, const layout::ExpertsShape& shape,
+                                   std::int64_t first, const Rank& rank) {
+  layout::Nvfp4Experts out(rank.memory, shape, first);
+  for_each_expert(rank.workers, shape.experts, [&](std::int64_t e) {
+    const checkpoint::ExpertViews v = from.expert(first + e);
+    layout::convert(layout::LogicalNvfp4<const std::byte>{v.gate.bytes, v.gate_sf.bytes, v.up.bytes,
+                                                          v.up_sf.bytes, v.down.bytes, v.down_sf.bytes},
+                    shape.hidden, shape.intermediate,
+                    {part(out.w13, e, shape.experts), part(out.w13_sf, e, shape.experts),
+                     part(out.w2, e, shape.experts), part(out.w2_sf, e, shape.experts)});
+  });
+  return out;
+}
+
+layout::Bf16Experts convert_bf16(const checkpoint::MoeLayer& from, const layout::ExpertsShape& shape,
+                                 std::int64_t first, const Rank& rank) {
+  layout::Bf16Experts out(rank.memory, shape, first);
+  for_each_expert(rank.workers, shape.experts, [&](std::int64_t e) {
+    const checkpoint::ExpertViews v = from.expert(first + e);
+    layout::convert(layout::LogicalBf16<const std::byte>{v.gate.bytes, v.up.bytes, v.down.bytes},
+                    shape.hidden, shape.intermediate,
+                    {part(out.w13, e, shape.experts), part(out.w2, e, shape.experts)});
+  });
+  return out;
+}
+
+std::optional<tail::RouteNorm> read_norm(const checkpoint::MoeLayer& from,
+                                         const checkpoint::ModelConfig& config) {
+  const auto weight = from.find(norm_name);
+  if (!config.post_norm) {
+    if (weight)
+      fail(ErrorKind::checkpoint, "layer {} has a tensor {}, but config.json does not describe such a norm",
+           from.index(), norm_name);
+    return std::nullopt;
+  }
+  if (!weight) fail(ErrorKind::checkpoint, "layer {} lacks the tensor {}", from.index(), norm_name);
+  const tensor::Shape wanted{config.hidden};
+  if (weight->dtype != tensor::Dtype::bf16 || weight->shape != wanted)
+    fail(ErrorKind::checkpoint, "layer {}, {}: got {} {}, wanted BF16 {}", from.index(), norm_name,
+         tensor::name(weight->dtype), weight->shape.text(), wanted.text());
+  std::vector<std::uint16_t> stored(static_cast<std::size_t>(config.hidden));
+  std::memcpy(stored.data(), weight->bytes.data(), weight->bytes.size());  // files do not align
+  return tail::RouteNorm{tail::effective_gain(stored, static_cast<float>(config.post_norm->gain_center)),
+                         config.post_norm->gain_before_norm, static_cast<float>(config.post_norm->eps)};
+}
+
+// Everything that can be refused without touching a weight.
+void check_shapes(const checkpoint::Checkpoint& from, const std::vector<std::int64_t>& layers, int ranks) {
+  const checkpoint::ModelConfig& config = from.config();
+  require(layout::placeable(config.experts, ranks));
+  for (const std::int64_t index : layers) {
+    const bool nvfp4 = from.layer(index).kind() == ExpertKind::nvfp4;
+    if (nvfp4) {
+      require(layout::convertible(config.hidden, config.intermediate));
+    } else if (config.hidden % 64 != 0 || config.intermediate % 64 != 0) {
+      fail(ErrorKind::unsupported, "layer {}: BF16 experts of {} x {}: multiples of 64 wanted", index,
+           config.hidden, config.intermediate);
+    }
+  }
+}
+
+// The global scales of all NVFP4 layers, an empty entry for the others.
+std::vector<checkpoint::LayerScales> read_scales(const checkpoint::Checkpoint& from,
+                                                 const std::vector<std::int64_t>& layers) {
+  std::vector<checkpoint::LayerScales> scales;
+  Faults faults;
+  for (const std::int64_t index : layers) {
+    const checkpoint::MoeLayer& layer = from.layer(index);
+    scales.push_back(layer.kind() == ExpertKind::nvfp4 ? layer.scales(faults) : checkpoint::LayerScales{});
+  }
+  require(faults.verdict());
+  return scales;
+}
+
+// The block scales of this rank's experts, then everybody's faults.
+void check_block_scales(const checkpoint::MoeLayer& from, std::int64_t first, std::int64_t count,
+                        const Rank& rank) {
+  std::vector<Faults> found(static_cast<std::size_t>(count));
+  comm::agreed(rank.group, fmt::format("reading the block scales of layer {}", from.index()), [&] {
+    for_each_expert(rank.workers, count, [&](std::int64_t e) {
+      from.scan_block_scales(first + e, found[static_cast<std::size_t>(e)]);
+    });
+  });
+  Faults mine;
+  for (const Faults& f : found) mine.merge(f);
+  require(merged(rank.group, mine).verdict());
+}
+
+Layer build_layer(const checkpoint::Checkpoint& from, const checkpoint::MoeLayer& source,
+                  const checkpoint::LayerScales& scales, const BuildOptions& options, const Rank& rank) {
+  const checkpoint::ModelConfig& config = from.config();
+  const op::Backend& backend = op::backend(options.backend);
+  const layout::ExpertsShape shape{config.experts / rank.group.size(), config.hidden, config.intermediate};
+  const std::int64_t first = shape.experts * rank.group.rank();
+  Layer layer;
+  layer.index = source.index();
+  layer.kind = source.kind();
+  layer.norm = read_norm(source, config);
+  if (layer.kind == ExpertKind::nvfp4) {
+    layer.input = scales.weight_only ? op::Input::bf16 : options.input;
+    layout::Nvfp4Experts experts = convert_nvfp4(source, shape, first, rank);
+    write_scalars(scales, layer.input, experts);
+    layer.ep = backend.bind(op::Nvfp4Args{experts.view(), config.experts, config.top_k, layer.input, {}});
+    layer.stock = std::move(experts);
+  } else {
+    layer.input = op::Input::bf16;
+    layout::Bf16Experts experts = convert_bf16(source, shape, first, rank);
+    layer.ep = backend.bind(op::Bf16Args{experts.view(), config.experts, config.top_k, {}});
+    layer.stock = std::move(experts);
+  }
+  return layer;
+}
+
+void say(const Rank& rank, const checkpoint::MoeLayer& layer, const checkpoint::LayerScales& scales,
+         std::int64_t experts, const BuildOptions& options) {
+  if (scales.gate_up_differ > 0)
+    rank.info(fmt::format(
+        "layer {}: {} of {} experts have different gate/up global scales, largest ratio {:g}, kept separate",
+        layer.index(), scales.gate_up_differ, experts, scales.largest_gate_up_ratio));
+  if (scales.weight_only && options.input == op::Input::nvfp4)
+    rank.info(
+        fmt::format("layer {}: weight-only (W4A16): the checkpoint has no input scales, so rows stay bf16",
+                    layer.index()));
+}
+
+}  // namespace
+
+std::vector<std::int64_t> select_layers(const checkpoint::Checkpoint& from,
+                                        const std::vector<std::int64_t>& wanted) {
+  std::vector<std::int64_t> layers = wanted.empty() ? from.moe_layers() : wanted;
+  std::sort(layers.begin(), layers.end());
+  layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
+  if (layers.empty()) fail(ErrorKind::checkpoint, "{} has no routed experts", from.directory().string());
+  for (const std::int64_t index : layers) (void)from.layer(index);  // throws where there is none
+  return layers;
+}
+
+std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions& options, const Rank& rank) {
+  std::vector<std::int64_t> selected;
+  std::vector<checkpoint::LayerScales> scales;
+  comm::agreed(rank.group, "checking the checkpoint", [&] {
+    (void)op::backend(options.backend);
+    selected = select_layers(from, options.layers);
+    check_shapes(from, selected, rank.group.size());
+    scales = read_scales(from, selected);
+  });
+
+  const std::int64_t count = from.config().experts / rank.group.size();
+  std::vector<Layer> layers;
+  layers.reserve(selected.size());
+  for (std::size_t i = 0; i < selected.size(); ++i) {
+    const checkpoint::MoeLayer& source = from.layer(selected[i]);
+    say(rank, source, scales[i], from.config().experts, options);
+    if (source.kind() == ExpertKind::nvfp4)
+      check_block_scales(source, count * rank.group.rank(), count, rank);
+    comm::agreed(rank.group, fmt::format("loading layer {}", selected[i]), [&] {
+      if (const Verdict v =
+              attempt([&] { layers.push_back(build_layer(from, source, scales[i], options, rank)); }))
+        fail(v->kind, "layer {}: {}", selected[i], v->text);
+    });
+    if (options.progress)
+      options.progress(static_cast<std::int64_t>(i) + 1, static_cast<std::int64_t>(selected.size()));
+  }
+  return layers;
+}
+
+}  // namespace kerf::decode

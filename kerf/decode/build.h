@@ -1,0 +1,54 @@
+// From an opened checkpoint to stock experts on every rank: each rank reads, checks and converts only its own
+// experts (linear placement) and binds them to a backend. What concerns all experts (global scales) is read
+// by every rank, so that all have the same bits. Whatever one rank finds wrong is agreed over the group
+// first: all ranks throw the same error, none is left waiting.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kerf/base/log.h"
+#include "kerf/base/threads.h"
+#include "kerf/checkpoint/checkpoint.h"
+#include "kerf/comm/group.h"
+#include "kerf/decode/layer.h"
+#include "kerf/decode/meter.h"
+
+namespace kerf::decode {
+
+// One rank's resources. All are passed in; the referenced ones must outlive what is built with them.
+struct Rank {
+  comm::Group& group;
+  Meter& memory;  // over the Memory of the caller's choice
+  Workers workers;
+  Log log;  // rank 0 writes what all ranks agree on; other ranks write nothing
+
+  void info(const std::string& line) const {
+    if (group.rank() == 0) log.info(line);
+  }
+  void warning(const std::string& line) const {
+    if (group.rank() == 0) log.warning(line);
+  }
+};
+
+struct BuildOptions {
+  std::vector<std::int64_t> layers;    // empty: every layer with routed experts
+  op::Input input = op::Input::nvfp4;  // what NVFP4 experts are given; weight-only checkpoints: always bf16
+  std::string backend = "cpu";         // op::backend_names()
+  std::function<void(std::int64_t done, std::int64_t of)> progress;  // called on every rank, may be empty
+};
+
+// The layers to build: ascending, without repeats; all where `wanted` is empty. Error{usage} that lists the
+// layers there are for one that has no routed experts.
+std::vector<std::int64_t> select_layers(const checkpoint::Checkpoint& from,
+                                        const std::vector<std::int64_t>& wanted);
+
+// Collective. Errors, the same on every rank: usage (a layer or backend that does not exist), unsupported (a
+// shape that the layout cannot hold, experts that do not divide over the ranks: with the legal values),
+// checkpoint (all faults of the global scales of all layers, before anything is allocated; then a layer's
+// block scales, before that layer is), memory.
+std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions& options, const Rank& rank);
+
+}  // namespace kerf::decode

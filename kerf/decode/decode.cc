@@ -1,0 +1,180 @@
+#include "kerf/decode/decode.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "kerf/base/format.h"
+#include "kerf/comm/agree.h"
+#include "kerf/decode/inputs.h"
+#include "kerf/decode/sha256.h"
+#include "kerf/decode/traffic.h"
+
+namespace kerf::decode {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int most_repetitions = 1000;
+
+void check(const Options& options) {
+  if (options.modes.empty()) fail(ErrorKind::usage, "no mode to run");
+  if (options.batches.empty()) fail(ErrorKind::usage, "no batch to run");
+  for (const std::int64_t batch : options.batches)
+    if (batch < 1 || batch > most_tokens)
+      fail(ErrorKind::usage, "a batch of {} tokens, wanted 1 to {}", batch, most_tokens);
+  if (options.repetitions < 1)
+    fail(ErrorKind::usage, "{} repetitions, wanted at least 1", options.repetitions);
+}
+
+// The ids that a layer's step will use, for counting what it reads.
+std::vector<std::int32_t> chosen(const Inputs& inputs, const routing::Router& router) {
+  if (inputs.logits.empty()) return inputs.ids;
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(inputs.tokens * router.top_k));
+  std::vector<float> weights(ids.size());
+  routing::select(router, inputs.logits, {}, ids, weights);
+  return ids;
+}
+
+StepInputs step_of(const Inputs& inputs, const routing::Router& router) {
+  if (inputs.logits.empty())
+    return {inputs.tokens, inputs.x, {}, {}, inputs.ids, inputs.weights, nullptr, {}, {}};
+  return {inputs.tokens, inputs.x, {}, {}, {}, {}, &router, inputs.logits, {}};
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
+
+struct Measured {
+  double us = 0;                    // median over repetitions of the slowest rank
+  std::vector<std::uint16_t> rows;  // [T, H]
+};
+
+// Repeats one layer's step. How often is decided from times that all ranks have agreed on.
+Measured measure(const Runtime& runtime, std::size_t position, Mode mode, const StepInputs& inputs,
+                 const Options& options, const Rank& rank) {
+  const double budget = options.seconds * 1e6 / static_cast<double>(runtime.layers().size());
+  Measured out;
+  std::vector<double> times;
+  double spent = 0;
+  bool same = true;
+  for (int i = 0; i < options.repetitions || (spent < budget && i < most_repetitions); ++i) {
+    rank.group.barrier("the next step");
+    const auto start = Clock::now();
+    const std::span<const std::uint16_t> rows = runtime.execute(position, mode, inputs);
+    const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+    times.push_back(static_cast<double>(comm::all_max(rank.group, ns, "a step's time")) * 1e-3);
+    spent += times.back();
+    if (i == 0)
+      out.rows.assign(rows.begin(), rows.end());
+    else
+      same = same && std::equal(rows.begin(), rows.end(), out.rows.begin(), out.rows.end());
+  }
+  out.us = median(std::move(times));
+  comm::agreed(rank.group, "comparing repetitions", [&] {
+    if (!same)
+      fail(ErrorKind::bug, "layer {}: two runs of the same {} step differ", runtime.layers()[position].index,
+           name(mode));
+  });
+  return out;
+}
+
+StepReport run_steps(const Runtime& runtime, Mode mode, std::int64_t batch, const Options& options,
+                     const InputShape& shape, const Rank& rank) {
+  StepReport report{mode, batch, 0, 0, {}};
+  Sha256 digest;
+  double us = 0;
+  for (std::size_t i = 0; i < runtime.layers().size(); ++i) {
+    const Layer& layer = runtime.layers()[i];
+    Inputs inputs;
+    comm::agreed(rank.group, "making inputs", [&] {
+      inputs = make_inputs(options.seed, layer.index, batch, layer.kind, shape);
+      report.busiest_rank_bytes +=
+          busiest_rank_bytes(layer, mode, chosen(inputs, runtime.router()), rank.group.size());
+    });
+    const Measured measured = measure(runtime, i, mode, step_of(inputs, runtime.router()), options, rank);
+    us += measured.us;
+    digest.update(std::as_bytes(std::span(measured.rows)));
+  }
+  report.us_per_layer = us / static_cast<double>(runtime.layers().size());
+  report.output_sha256 = digest.hex();
+  const std::vector<std::string> all =
+      comm::gather_text(rank.group, report.output_sha256, "comparing outputs");
+  for (std::size_t r = 1; r < all.size(); ++r)
+    if (all[r] != all[0])
+      fail(ErrorKind::bug, "{} at batch {}: the outputs of ranks 0 and {} differ (SHA-256 {} and {})",
+           name(mode), batch, r, all[0], all[r]);
+  return report;
+}
+
+Facts facts_of(const checkpoint::ModelConfig& config, std::span<const Layer> layers) {
+  Facts facts;
+  facts.layers = static_cast<std::int64_t>(layers.size());
+  facts.nvfp4_layers = std::count_if(layers.begin(), layers.end(), [](const Layer& layer) {
+    return layer.kind == checkpoint::ExpertKind::nvfp4;
+  });
+  facts.bf16_layers = facts.layers - facts.nvfp4_layers;
+  facts.experts = config.experts;
+  facts.hidden = config.hidden;
+  facts.intermediate = config.intermediate;
+  facts.top_k = config.top_k;
+  return facts;
+}
+
+TacticReport tactic_of(const Runtime& runtime, std::int64_t tokens) {
+  const std::span<const Layer> layers = runtime.layers();
+  const auto sliced =
+      std::find_if(layers.begin(), layers.end(), [](const Layer& l) { return l.tp != nullptr; });
+  const TacticChoice& choice = runtime.plan().tactic;
+  const op::Tactic tactic = sliced != layers.end() ? runtime.plan().resolve(*sliced, Mode::tp, tokens)
+                                                   : runtime.plan().resolve(layers.front(), Mode::ep, tokens);
+  return {tactic.tile, tactic.config, choice.pinned, choice.preference, choice.of};
+}
+
+Footprint largest(const Footprint& mine, comm::Group& group) {
+  return {comm::all_max(group, mine.stock, "memory"), comm::all_max(group, mine.sliced, "memory"),
+          comm::all_max(group, mine.steps, "memory")};
+}
+
+}  // namespace
+
+Report run(const checkpoint::Checkpoint& from, const Options& options, const Rank& rank) {
+  comm::agreed(rank.group, "checking the options", [&] { check(options); });
+  RuntimeOptions building;
+  building.build = options.build;
+  building.expert_tp = std::count(options.modes.begin(), options.modes.end(), Mode::tp) > 0;
+  building.probe = options.probe;
+  building.max_tokens = *std::max_element(options.batches.begin(), options.batches.end());
+  building.warm_tokens = options.batches.front();
+  building.preferred = options.preferred;
+  building.progress = options.progress;
+  const Runtime runtime = Runtime::build(from, building, rank);
+  runtime.warm_up();
+
+  const checkpoint::ModelConfig& config = from.config();
+  Report report;
+  report.checkpoint = facts_of(config, runtime.layers());
+  report.ranks = rank.group.size();
+  report.group = rank.group.name();
+  report.backend = options.build.backend;
+  report.reshard = runtime.sharding();
+  report.probe_limit = options.probe.limit;
+  report.tactic = tactic_of(runtime, options.batches.front());
+  report.footprint = largest(runtime.footprint(), rank.group);
+  const auto steps = static_cast<std::int64_t>(options.modes.size() * options.batches.size());
+  for (const Mode mode : options.modes) {
+    for (const std::int64_t batch : options.batches) {
+      report.steps.push_back(
+          run_steps(runtime, mode, batch, options, {config.experts, config.hidden, config.top_k}, rank));
+      if (options.progress && rank.group.rank() == 0)
+        options.progress("decoding", static_cast<std::int64_t>(report.steps.size()), steps);
+    }
+  }
+  return report;
+}
+
+}  // namespace kerf::decode

@@ -1,0 +1,74 @@
+// The main job: a checkpoint's routed experts, EP and expert TP side by side, on inputs that depend on the
+// seed alone; measured, and digested so that two runs can be compared bit for bit.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kerf/checkpoint/checkpoint.h"
+#include "kerf/decode/build.h"
+#include "kerf/decode/layer.h"
+#include "kerf/decode/probe.h"
+#include "kerf/decode/runtime.h"
+
+namespace kerf::decode {
+
+struct Options {
+  BuildOptions build;
+  std::vector<Mode> modes = {Mode::ep};        // in this order; Mode::tp makes the run reshard
+  std::vector<std::int64_t> batches = {1, 8};  // tokens of a step, each 1 to most_tokens
+  std::uint64_t seed = 1;
+  ProbeOptions probe;
+  int repetitions = 5;   // of every layer's step, at least
+  double seconds = 2.0;  // a mode and batch is measured about so long where 5 repetitions take less
+  std::vector<op::Tactic> preferred;  // of sliced experts, best first
+  Progress progress;
+};
+
+struct Facts {
+  std::int64_t layers = 0;  // those that were decoded
+  std::int64_t nvfp4_layers = 0;
+  std::int64_t bf16_layers = 0;
+  std::int64_t experts = 0;
+  std::int64_t hidden = 0;
+  std::int64_t intermediate = 0;
+  std::int64_t top_k = 0;
+};
+
+// One mode at one batch.
+struct StepReport {
+  Mode mode = Mode::ep;
+  std::int64_t batch = 0;
+  double us_per_layer = 0;  // of each layer the median over repetitions of the slowest rank; their mean
+  std::int64_t busiest_rank_bytes = 0;  // of each layer the most that a rank reads; their sum (traffic.h)
+  std::string output_sha256;            // over the bf16 rows [T, H], layers ascending
+};
+
+// The tactic of sliced experts (stock experts where there are none) at the first batch.
+struct TacticReport {
+  int tile = 0;
+  int config = -1;
+  bool pinned = false;
+  int preference = -1;  // -1: not pinned
+  int of = 0;
+};
+
+struct Report {
+  Facts checkpoint;
+  int ranks = 0;
+  std::string group;
+  std::string backend;
+  std::optional<ShardReport> reshard;
+  double probe_limit = 0;
+  TacticReport tactic;
+  Footprint footprint;  // of the rank that has most
+  std::vector<StepReport> steps;
+};
+
+// Collective; every rank returns the same report. Errors on every rank alike: those of build() and shard();
+// usage (an empty list, a batch out of range); bug where two repetitions, or two ranks, differ in any bit.
+Report run(const checkpoint::Checkpoint& from, const Options& options, const Rank& rank);
+
+}  // namespace kerf::decode

@@ -1,0 +1,99 @@
+#include "kerf/decode/inputs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "kerf/base/format.h"
+#include "kerf/numeric/bf16.h"
+
+namespace kerf::decode {
+
+namespace {
+
+// An integer in [0, n) from the upper half of a word.
+constexpr std::uint64_t below(std::uint64_t word, std::uint64_t n) { return ((word >> 32) * n) >> 32; }
+
+std::vector<std::int32_t> distinct_experts(const Stream& stream, std::int64_t tokens,
+                                           const InputShape& shape) {
+  const auto k_count = static_cast<std::size_t>(shape.top_k);
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens) * k_count);
+  std::vector<std::int32_t> deck(static_cast<std::size_t>(shape.experts));
+  for (std::size_t t = 0; t < static_cast<std::size_t>(tokens); ++t) {
+    std::iota(deck.begin(), deck.end(), 0);  // a partial Fisher-Yates shuffle a token, each from a fresh deck
+    for (std::size_t k = 0; k < k_count; ++k) {
+      const std::size_t r = t * k_count + k;
+      std::swap(deck[k], deck[k + below(stream[r], deck.size() - k)]);
+      ids[r] = deck[k];
+    }
+  }
+  return ids;
+}
+
+std::vector<float> route_weights(const Stream& stream, std::int64_t tokens, std::int64_t top_k) {
+  std::vector<float> weights(static_cast<std::size_t>(tokens * top_k));
+  const auto k_count = static_cast<std::size_t>(top_k);
+  for (std::size_t first = 0; first < weights.size(); first += k_count) {
+    std::uint64_t sum = 0;
+    for (std::size_t r = first; r < first + k_count; ++r) sum += (stream[r] >> 48) + 1;
+    for (std::size_t r = first; r < first + k_count; ++r)
+      weights[r] = static_cast<float>((stream[r] >> 48) + 1) / static_cast<float>(sum);
+  }
+  return weights;
+}
+
+}  // namespace
+
+Inputs make_inputs(std::uint64_t seed, std::int64_t layer, std::int64_t tokens, checkpoint::ExpertKind kind,
+                   const InputShape& shape) {
+  if (tokens < 0 || shape.top_k < 1 || shape.top_k > shape.experts)
+    fail(ErrorKind::usage, "cannot make inputs of {} tokens for {} of {} experts", tokens, shape.top_k,
+         shape.experts);
+  using enum Stream::Use;
+  Inputs out;
+  out.tokens = tokens;
+  const Stream values(seed, layer, tokens, rows);
+  out.x.resize(static_cast<std::size_t>(tokens * shape.hidden));
+  for (std::size_t i = 0; i < out.x.size(); ++i)
+    out.x[i] = numeric::f32_to_bf16(static_cast<float>(bell(values[i])) / 37837.0F);
+  if (kind == checkpoint::ExpertKind::nvfp4) {
+    out.ids = distinct_experts(Stream(seed, layer, tokens, experts), tokens, shape);
+    out.weights = route_weights(Stream(seed, layer, tokens, weights), tokens, shape.top_k);
+    return out;
+  }
+  const Stream integers(seed, layer, tokens, logits);
+  out.logits.resize(static_cast<std::size_t>(tokens * shape.experts));
+  for (std::size_t i = 0; i < out.logits.size(); ++i)
+    out.logits[i] = static_cast<float>(static_cast<std::int64_t>(below(integers[i], 2048)) - 1024) / 256.0F;
+  return out;
+}
+
+std::vector<std::int32_t> spread_routes(std::int64_t tokens, std::int64_t top_k, std::int64_t experts) {
+  const std::int64_t routes = tokens * top_k;
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(routes));
+  for (std::int64_t r = 0; r < routes; ++r) {
+    const std::int64_t id =
+        experts >= routes ? r * experts / routes + (r / top_k) % (experts / routes) : r % experts;
+    ids[static_cast<std::size_t>(r)] = static_cast<std::int32_t>(id);
+  }
+  return ids;
+}
+
+std::vector<std::uint16_t> unit_rows(std::uint64_t seed, std::int64_t tokens, std::int64_t hidden) {
+  const Stream values(seed, 0, tokens, Stream::Use::probe);
+  std::vector<std::uint16_t> x(static_cast<std::size_t>(tokens * hidden));
+  const auto width = static_cast<std::size_t>(hidden);
+  for (std::size_t first = 0; first < x.size(); first += width) {
+    double squares = 0;  // integers below 2^35 each: exact up to 2^18 of them, and in one order beyond
+    for (std::size_t i = first; i < first + width; ++i) {
+      const double v = bell(values[i]);
+      squares += v * v;
+    }
+    const double rms = std::sqrt(squares / static_cast<double>(hidden));
+    for (std::size_t i = first; i < first + width; ++i)
+      x[i] = numeric::f32_to_bf16(static_cast<float>(bell(values[i]) / rms));
+  }
+  return x;
+}
+
+}  // namespace kerf::decode

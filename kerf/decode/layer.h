@@ -1,0 +1,44 @@
+// One layer's routed experts as one rank holds them: stock (whole experts, EP) and, after a reshard, sliced
+// (all experts, I' wide, expert TP), each bound to the op's backend once. Tensors and the ops bound to them
+// stay where they are when a Layer is moved.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <variant>
+
+#include "kerf/checkpoint/checkpoint.h"
+#include "kerf/layout/experts.h"
+#include "kerf/op/op.h"
+#include "kerf/tail/tail.h"
+
+namespace kerf::decode {
+
+// Where a step's experts are: whole on one rank each, or sliced over all ranks. BF16 layers are EP in either.
+enum class Mode : std::uint8_t { ep, tp };
+std::string_view name(Mode mode);
+
+struct Layer {
+  std::int64_t index = 0;
+  checkpoint::ExpertKind kind = checkpoint::ExpertKind::nvfp4;
+  op::Input input = op::Input::nvfp4;  // BF16 layers: bf16
+  std::variant<std::monostate, layout::Nvfp4Experts, layout::Bf16Experts> stock;
+  std::unique_ptr<op::RoutedExperts> ep;
+  std::optional<layout::Nvfp4Experts> sliced;
+  std::unique_ptr<op::RoutedExperts> tp;
+  std::optional<tail::RouteNorm> norm;
+
+  // The NVFP4 stock experts; Error{bug} for a layer of another kind.
+  [[nodiscard]] const layout::Nvfp4Experts& nvfp4() const;
+  [[nodiscard]] std::int64_t stock_bytes() const;
+  // Whether steps of `mode` run on sliced experts.
+  [[nodiscard]] bool sliced_in(Mode mode) const { return mode == Mode::tp && tp != nullptr; }
+  [[nodiscard]] const op::RoutedExperts& experts(Mode mode) const { return sliced_in(mode) ? *tp : *ep; }
+};
+
+// Bytes of one expert's matrices and block scales of a width (I, or a slice's I'): what a step reads of it.
+std::int64_t expert_bytes(checkpoint::ExpertKind kind, std::int64_t hidden, std::int64_t intermediate);
+
+}  // namespace kerf::decode

@@ -1,0 +1,59 @@
+// What a step needs besides the experts, resolved and sized once: the tactic, and one metadata buffer, one
+// workspace, one row buffer and one tail scratch for ALL layers and both modes, each as large as the largest
+// step up to the prepared number of tokens wants. After this a step allocates nothing.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kerf/decode/build.h"
+#include "kerf/decode/layer.h"
+#include "kerf/routing/metadata.h"
+#include "kerf/tail/tail.h"
+#include "kerf/tensor/storage.h"
+
+namespace kerf::decode {
+
+// The most tokens that a step can be prepared for.
+inline constexpr std::int64_t most_tokens = 65'536;
+
+// The tactic of steps on sliced experts, and how it was found.
+struct TacticChoice {
+  op::Tactic tactic;  // (-1, -1): the op's default
+  bool pinned =
+      false;  // the first preferred tactic that every rank can run at every prepared number of tokens
+  int preference = -1;  // its place in the list of preferred tactics, -1 where not pinned
+  int of = 0;           // length of that list
+};
+
+// Collective. Picks from `preferred` (measured for this kernel package, best first; none is known for the CPU
+// backends yet) the first tactic that all sliced layers of all ranks can run for every number of tokens from
+// 1 to max_tokens. Without such a one: the default, with one warning. Nothing is timed.
+TacticChoice pin(std::span<const Layer> layers, std::span<const op::Tactic> preferred,
+                 std::int64_t max_tokens, const Rank& rank);
+
+struct Plan {
+  std::int64_t max_tokens = 0;
+  TacticChoice tactic;
+  routing::MetadataBuffer metadata;
+  tensor::Tensor workspace;           // bytes
+  tensor::Tensor rows;                // [gemm2_rows, H] bf16
+  tensor::Tensor codes, code_scales;  // [T, H/2], [T, H/16]: the quantised input
+  tensor::Tensor ids, weights;        // [T, K] i32, f32: routes of layers that are given logits
+  tensor::Tensor out;                 // [T, H] bf16
+  tail::Scratch scratch;
+
+  [[nodiscard]] op::Buffers buffers() const {
+    return {&metadata, workspace.bytes(), rows.as<std::uint16_t>()};
+  }
+  // Resolved: the tile is never -1.
+  [[nodiscard]] op::Tactic resolve(const Layer& layer, Mode mode, std::int64_t tokens) const;
+};
+
+// Collective. Sizes for 0..max_tokens tokens; Error{usage} for max_tokens outside [1, most_tokens],
+// Error{memory} agreed over the ranks.
+Plan make_plan(std::span<const Layer> layers, const TacticChoice& tactic, std::int64_t max_tokens,
+               const Rank& rank);
+
+}  // namespace kerf::decode

@@ -1,0 +1,116 @@
+#include "kerf/decode/probe.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "kerf/base/format.h"
+#include "kerf/comm/agree.h"
+#include "kerf/decode/inputs.h"
+#include "kerf/expert_tp/expert_tp.h"
+#include "kerf/numeric/bf16.h"
+#include "kerf/numeric/nvfp4.h"
+#include "kerf/tactics/tactics.h"
+
+namespace kerf::decode {
+
+namespace {
+
+// The step of both ops.
+struct ProbeInput {
+  std::vector<std::uint16_t> x;             // [T, H]
+  std::vector<std::uint8_t> codes, scales;  // [T, H/2], [T, H/16]
+  std::vector<std::int32_t> ids;            // [T, K]
+  std::vector<float> weights;               // [T, K]
+  op::Tokens tokens;
+};
+
+ProbeInput make_input(const Layer& layer, const ProbeOptions& options, int ranks) {
+  const op::RoutedExperts& ep = *layer.ep;
+  const std::int64_t hidden = ep.shape().hidden;
+  const std::int64_t tokens = probe_tokens(options, ep.top_k(), ranks);
+  ProbeInput in;
+  in.x = unit_rows(options.seed, tokens, hidden);
+  in.ids = spread_routes(tokens, ep.top_k(), ep.num_experts());
+  in.weights.assign(in.ids.size(), 1.0F / static_cast<float>(ep.top_k()));
+  if (layer.input == op::Input::nvfp4) {
+    in.codes.resize(in.x.size() / 2);
+    in.scales.resize(in.x.size() / 16);
+    numeric::quantise_rows(in.x, hidden, layer.nvfp4().a1_gscale.as<const float>()[0], in.codes, in.scales);
+    in.tokens = {tokens, in.codes, in.scales, {}};
+  } else {
+    in.tokens = {tokens, {}, {}, in.x};
+  }
+  return in;
+}
+
+// One op's run, in buffers of its own: the two results are compared side by side.
+struct ProbeRun {
+  routing::MetadataBuffer metadata;
+  tensor::Tensor workspace, rows;
+  op::Unfinalized output;
+};
+
+ProbeRun run(const op::RoutedExperts& experts, const ProbeInput& in, const Rank& rank) {
+  const op::Tactic tactic =
+      tactics::tactic_key({}, in.tokens.count, experts.top_k(), experts.shape().experts);
+  const routing::MetadataShape shape = experts.metadata_shape(in.tokens.count, tactic.tile);
+  const std::int64_t hidden = experts.shape().hidden;
+  ProbeRun out;
+  out.metadata = routing::MetadataBuffer(rank.memory, routing::metadata_words(shape));
+  out.workspace = tensor::Tensor(rank.memory, tensor::Dtype::u8,
+                                 {static_cast<std::int64_t>(experts.workspace_bytes(shape, tactic))});
+  out.rows = tensor::Tensor(rank.memory, tensor::Dtype::bf16, {op::gemm2_rows(shape, hidden), hidden});
+  const op::Buffers buffers{&out.metadata, out.workspace.bytes(), out.rows.as<std::uint16_t>()};
+  out.output = op::routed_experts(experts, in.tokens, {in.ids, in.weights}, tactic, rank.workers, buffers);
+  return out;
+}
+
+std::string rows_in_words(const char* which, const op::Unfinalized& output) {
+  std::int64_t local = 0;
+  std::int64_t finite = 0;
+  float largest = 0;
+  for (const std::int32_t row : output.map) {
+    if (row < 0) continue;
+    ++local;
+    bool all_finite = true;
+    const auto width = static_cast<std::size_t>(output.hidden);
+    for (const std::uint16_t bits : output.rows.subspan(static_cast<std::size_t>(row) * width, width)) {
+      const float v = std::fabs(numeric::bf16_to_f32(bits));
+      all_finite = all_finite && std::isfinite(v);
+      if (std::isfinite(v)) largest = std::max(largest, v);
+    }
+    finite += all_finite ? 1 : 0;
+  }
+  return fmt::format("{} of {} {} rows finite, largest magnitude {:g}", finite, local, which, largest);
+}
+
+}  // namespace
+
+std::int64_t probe_tokens(const ProbeOptions& options, std::int64_t top_k, int ranks) {
+  return std::max(options.tokens, (2 * std::int64_t{ranks} + top_k - 1) / top_k);
+}
+
+double probe(const Layer& layer, const ProbeOptions& options, const Rank& rank) {
+  ProbeInput input;
+  ProbeRun ep;
+  ProbeRun tp;
+  comm::agreed(rank.group, fmt::format("probing layer {}", layer.index), [&] {
+    if (layer.tp == nullptr) fail(ErrorKind::bug, "layer {} has no sliced experts to probe", layer.index);
+    input = make_input(layer, options, rank.group.size());
+    ep = run(*layer.ep, input, rank);
+    tp = run(*layer.tp, input, rank);
+  });
+  const double value = expert_tp::probe_rel_l2(ep.output, tp.output, rank.group);
+  if (value <= options.limit) return value;  // false for NaN
+
+  const std::vector<std::string> ranks = comm::gather_text(
+      rank.group, rows_in_words("EP", ep.output) + "; " + rows_in_words("TP", tp.output), "the probe's rows");
+  std::string where;
+  for (std::size_t r = 0; r < ranks.size(); ++r) where += fmt::format("; rank {}: {}", r, ranks[r]);
+  fail(ErrorKind::probe, "layer {}: the probe found rel L2 {:g} between TP and EP rows, limit {:g}{}",
+       layer.index, value, options.limit, where);
+}
+
+}  // namespace kerf::decode

@@ -1,0 +1,70 @@
+// One layer on given inputs: what an engine captured, replayed on any number of ranks, EP or TP, with the
+// unfinalised rows of every rank where they are wanted.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kerf/checkpoint/checkpoint.h"
+#include "kerf/checkpoint/safetensors.h"
+#include "kerf/decode/build.h"
+#include "kerf/decode/inputs.h"
+#include "kerf/decode/layer.h"
+
+namespace kerf::decode {
+
+// Rows and routes, copied out of a file. Of x, x_f32 and a one is there; of ids and logits one. All empty
+// where tokens is 0.
+struct LayerInputs {
+  std::int64_t tokens = 0;
+  std::string rows_name;             // "x" or "a"
+  std::string routes_name;           // "topk_ids" or "router_logits"
+  std::vector<std::uint16_t> x;      // [T, H] bf16
+  std::vector<float> x_f32;          // [T, H]
+  std::vector<std::uint8_t> a;       // [T, H/2] e2m1
+  std::vector<std::uint8_t> a_sf;    // [T, H/16] e4m3, linear
+  std::vector<std::int32_t> ids;     // [T, K]
+  std::vector<float> weights;        // [T, K]
+  std::vector<float> logits;         // [T, E]
+  std::vector<std::string> ignored;  // other tensors of the file
+};
+
+// Reads `x` (BF16 or F32 [T, H]) or `a` (U8 [T, H/2]) with `a_sf` (F8_E4M3 [T, H/16]), and `topk_ids` (I32
+// [T, K]) with `topk_weights` (F32 [T, K]) or `router_logits` (F32 [T, E]). Error{usage} that names file,
+// tensor, got and wanted; an id outside [-1, E) gives token, slot and id.
+LayerInputs read_layer_inputs(const checkpoint::SafetensorsFile& file, const std::string& file_name,
+                              const InputShape& shape);
+
+struct LayerOptions {
+  std::int64_t layer = 0;
+  Mode mode = Mode::ep;  // tp reshards (and probes) the layer first
+  op::Input input = op::Input::nvfp4;
+  std::string backend = "cpu";
+  bool unfinalized = false;
+};
+
+// One rank's share. Rows that the map does not name are zero.
+struct RankRows {
+  std::vector<std::uint16_t> rows;  // [gemm2_rows, H] bf16
+  std::vector<std::int32_t> map;    // [T, K] row of a route, -1: not on this rank
+  std::vector<float> weights;       // [T, K]
+};
+
+struct LayerResult {
+  std::int64_t tokens = 0;
+  std::int64_t hidden = 0;
+  std::int64_t top_k = 0;
+  std::vector<std::uint16_t> y;  // [T, H] bf16
+  std::vector<RankRows> ranks;   // with options.unfinalized: every rank's, ascending
+};
+
+// Collective; the inputs are the same on every rank and every rank returns the same result. f32 rows: NVFP4
+// input is quantised from them directly, bf16 input is them rounded once. Logits go through the checkpoint's
+// router, with its e_score_correction_bias where the layer has one; the op of BF16 layers rounds the weights
+// to bf16. Errors as of Runtime::build; unsupported for TP of a BF16 layer and for quantised rows given to a
+// layer that takes bf16 ones.
+LayerResult run_layer(const checkpoint::Checkpoint& from, const LayerOptions& options,
+                      const LayerInputs& inputs, const Rank& rank);
+
+}  // namespace kerf::decode

@@ -1,0 +1,76 @@
+// The runtime: build -> plan -> warm_up -> execute, for a stack of layers on one rank of a group. Every call
+// is collective. build loads the experts (and, for expert TP, reshards and probes them) and plans; warm_up
+// runs everything once; execute does nothing but work.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kerf/checkpoint/checkpoint.h"
+#include "kerf/decode/build.h"
+#include "kerf/decode/layer.h"
+#include "kerf/decode/plan.h"
+#include "kerf/decode/probe.h"
+#include "kerf/decode/shard.h"
+#include "kerf/decode/step.h"
+#include "kerf/routing/router.h"
+
+namespace kerf::decode {
+
+// Called on rank 0 as work goes on: "loading", "resharding", ...; how much is done, and of how much.
+using Progress = std::function<void(std::string_view stage, std::int64_t done, std::int64_t of)>;
+
+struct RuntimeOptions {
+  BuildOptions build;
+  bool expert_tp = false;
+  ProbeOptions probe;
+  std::int64_t max_tokens = 8;        // a step's most tokens
+  std::int64_t warm_tokens = 8;       // tokens of the warm-up, at most max_tokens
+  std::vector<op::Tactic> preferred;  // for sliced experts, best first
+  Progress progress;
+};
+
+// Bytes on this rank.
+struct Footprint {
+  std::int64_t stock = 0;   // whole experts
+  std::int64_t sliced = 0;  // TP experts
+  std::int64_t steps = 0;   // buffers of steps, shared by all layers
+};
+
+class Runtime {
+ public:
+  // The checkpoint and what `rank` refers to must outlive the runtime.
+  static Runtime build(const checkpoint::Checkpoint& from, const RuntimeOptions& options, const Rank& rank);
+
+  [[nodiscard]] std::span<const Layer> layers() const { return layers_; }
+  [[nodiscard]] const Plan& plan() const { return plan_; }
+  [[nodiscard]] const std::optional<ShardReport>& sharding() const { return sharding_; }
+  [[nodiscard]] const routing::Router& router() const { return router_; }
+  [[nodiscard]] const Footprint& footprint() const { return footprint_; }
+
+  // Runs every layer in every mode once, with routes spread so that every rank has experts to run.
+  void warm_up() const;
+
+  // One layer's step (`position` counts the built layers): [T, H] bf16, equal on every rank, valid until the
+  // next step. Inputs that do not fit (refused()) throw before any collective: they must be the same on every
+  // rank, so that all refuse alike.
+  std::span<const std::uint16_t> execute(std::size_t position, Mode mode, const StepInputs& inputs) const;
+
+ private:
+  Runtime(const Rank& rank, routing::Router router, std::vector<Layer> layers)
+      : rank_(rank), router_(router), layers_(std::move(layers)) {}
+
+  Rank rank_;
+  routing::Router router_;
+  std::vector<Layer> layers_;
+  std::optional<ShardReport> sharding_;
+  Plan plan_;
+  Footprint footprint_;
+  std::int64_t warm_tokens_ = 0;
+};
+
+}  // namespace kerf::decode

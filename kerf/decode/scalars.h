@@ -1,0 +1,25 @@
+// The per-expert and per-layer scalars of NVFP4 experts, from a checkpoint's global scales. Every operation
+// is one f32 rounding, in the order written, so that all ranks and machines have the same bits:
+//
+//   W4A4   g1_alphas  = in13 * ws2_gate          inside the sigmoid and outside it
+//          g1_scale_c = (in13 * ws2_up) / in2    the up half, and the intermediate's own scale
+//          g2_alphas  = in2 * ws2_down
+//          a1_gscale  = 1 / in13, a2_gscale = 1 / in2
+//   W4A16  ws2_gate, ws2_up, ws2_down, 1, 1
+#pragma once
+
+#include <cstdint>
+
+#include "kerf/checkpoint/checkpoint.h"
+#include "kerf/layout/experts.h"
+#include "kerf/op/op.h"
+
+namespace kerf::decode {
+
+// Writes the five scalar tensors of `experts` (its own experts first_expert .. first_expert + n) for rows of
+// kind `input`. `scales` holds all E experts of the layer. Error{checkpoint} where a result is
+// zero or not finite, naming the expert and what it was made from.
+void write_scalars(const checkpoint::LayerScales& scales, op::Input input,
+                   const layout::Nvfp4Experts& experts);
+
+}  // namespace kerf::decode

@@ -1,0 +1,29 @@
+// SHA-256 over a stream of bytes: what `output_sha256` is made with. The arithmetic is libcrypto's.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace kerf::decode {
+
+class Sha256 {
+ public:
+  Sha256();
+  ~Sha256();
+  Sha256(Sha256&&) noexcept;
+  Sha256& operator=(Sha256&&) noexcept;
+  Sha256(const Sha256&) = delete;
+  Sha256& operator=(const Sha256&) = delete;
+
+  void update(std::span<const std::byte> bytes);
+  // The digest of everything given so far, 64 lower-case hexadecimal digits. More may follow.
+  [[nodiscard]] std::string hex() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace kerf::decode

@@ -1,0 +1,48 @@
+// Expert TP for a stack of layers: every NVFP4 layer is resharded, bound and probed; BF16 layers stay EP.
+// Stock experts stay: every step that does not take the sliced ones still runs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "kerf/decode/build.h"
+#include "kerf/decode/layer.h"
+#include "kerf/decode/probe.h"
+
+namespace kerf::decode {
+
+struct ShardOptions {
+  std::string backend = "cpu";
+  ProbeOptions probe;
+  std::function<void(std::int64_t done, std::int64_t of)> progress;  // called on every rank, may be empty
+};
+
+struct ShardReport {
+  std::int64_t nvfp4_layers = 0;
+  std::int64_t bf16_layers = 0;
+  double seconds = 0;                 // the reshards alone, slowest rank
+  std::int64_t bytes_per_rank = 0;    // TP tensors of all layers
+  std::int64_t peak_extra_bytes = 0;  // most bytes above stock at any moment, on the rank that had most
+  double min_rel_l2 = 0;
+  double max_rel_l2 = 0;
+
+  [[nodiscard]] double gib_per_s() const {
+    return seconds > 0 ? static_cast<double>(bytes_per_rank) / seconds / (1U << 30U) : 0;
+  }
+};
+
+// Nothing where `layers` of a checkpoint can be cut `ranks` ways: there is an NVFP4 layer, at least 2 ranks,
+// a slice that is whole (the reason lists the legal values). Needs no weights.
+Verdict shardable(const checkpoint::Checkpoint& from, std::span<const std::int64_t> layers, int ranks);
+
+// Collective: reshards one NVFP4 layer over the group and binds the result. The reason of a refusal names the
+// layer.
+void cut(Layer& layer, const std::string& backend, const Rank& rank);
+
+// Collective: cut and probe of every NVFP4 layer. Errors on every rank: unsupported (no NVFP4 layer, a shape
+// that cannot be cut), memory, probe.
+ShardReport shard(std::span<Layer> layers, const ShardOptions& options, const Rank& rank);
+
+}  // namespace kerf::decode

@@ -1,0 +1,110 @@
+#include "kerf/decode/step.h"
+
+#include "kerf/base/format.h"
+#include "kerf/base/fp_guard.h"
+#include "kerf/numeric/nvfp4.h"
+#include "kerf/routing/metadata.h"
+#include "kerf/tail/tail.h"
+
+namespace kerf::decode {
+
+namespace {
+
+// Quantises a row a task: a row's bits do not depend on which worker takes it.
+op::Tokens quantised(const Layer& layer, const StepInputs& inputs, const Plan& plan, const Workers& workers) {
+  const auto hidden = static_cast<std::size_t>(layer.ep->shape().hidden);
+  const auto tokens = static_cast<std::size_t>(inputs.tokens);
+  const float gs = layer.nvfp4().a1_gscale.as<const float>()[0];
+  const auto codes = plan.codes.as<std::uint8_t>().first(tokens * hidden / 2);
+  const auto scales = plan.code_scales.as<std::uint8_t>().first(tokens * hidden / 16);
+  workers.for_each(tokens, [&](std::size_t t, int) {
+    numeric::quantise_rows(inputs.x.subspan(t * hidden, hidden), static_cast<std::int64_t>(hidden), gs,
+                           codes.subspan(t * hidden / 2, hidden / 2),
+                           scales.subspan(t * hidden / 16, hidden / 16));
+  });
+  return {inputs.tokens, codes, scales, {}};
+}
+
+op::Tokens tokens_of(const Layer& layer, const StepInputs& inputs, const Plan& plan, const Workers& workers) {
+  if (layer.input == op::Input::bf16) return {inputs.tokens, {}, {}, inputs.x};
+  if (!inputs.a.empty()) return {inputs.tokens, inputs.a, inputs.a_sf, {}};
+  return quantised(layer, inputs, plan, workers);
+}
+
+Verdict wrong_size(const char* what, std::size_t got, std::int64_t wanted) {
+  if (got == static_cast<std::size_t>(wanted)) return std::nullopt;
+  return because(ErrorKind::usage, "a step with {} values of {}, wanted {}", got, what, wanted);
+}
+
+}  // namespace
+
+Verdict refused(const Layer& layer, const Plan& plan, const StepInputs& inputs) {
+  const std::int64_t t = inputs.tokens;
+  const std::int64_t hidden = layer.ep->shape().hidden;
+  const std::int64_t top_k = layer.ep->top_k();
+  const std::int64_t experts = layer.ep->num_experts();
+  if (t < 0 || t > plan.max_tokens)
+    return because(ErrorKind::usage, "a step of {} tokens, prepared for at most {}", t, plan.max_tokens);
+  if (inputs.a.empty()) {
+    if (Verdict v = wrong_size("x", inputs.x.size(), t * hidden)) return v;
+  } else {
+    if (layer.input == op::Input::bf16)
+      return because(ErrorKind::unsupported, "layer {} takes bf16 rows, not quantised ones", layer.index);
+    if (Verdict v = wrong_size("a", inputs.a.size(), t * hidden / 2)) return v;
+    if (Verdict v = wrong_size("a_sf", inputs.a_sf.size(), t * hidden / 16)) return v;
+  }
+  if (inputs.router != nullptr) {
+    if (!inputs.bias.empty())
+      if (Verdict v = wrong_size("the selection bias", inputs.bias.size(), experts)) return v;
+    return wrong_size("the router's logits", inputs.logits.size(), t * experts);
+  }
+  if (Verdict v = wrong_size("ids", inputs.ids.size(), t * top_k)) return v;
+  if (Verdict v = wrong_size("weights", inputs.weights.size(), t * top_k)) return v;
+  return routing::check_ids(inputs.ids, top_k, experts);
+}
+
+op::Unfinalized run_experts(const Layer& layer, Mode mode, const StepInputs& inputs, const Plan& plan,
+                            const Workers& workers) {
+  const FpGuard guard;
+  const op::RoutedExperts& experts = layer.experts(mode);
+  const op::Tactic tactic = plan.resolve(layer, mode, inputs.tokens);
+  const op::Tokens tokens = tokens_of(layer, inputs, plan, workers);
+  const auto routes = static_cast<std::size_t>(inputs.tokens * experts.top_k());
+  std::span<const std::int32_t> ids = inputs.ids;
+  std::span<const float> weights = inputs.weights;
+  if (inputs.router != nullptr) {
+    const auto chosen = plan.ids.as<std::int32_t>().first(routes);
+    const auto scores = plan.weights.as<float>().first(routes);
+    if (layer.kind == checkpoint::ExpertKind::bf16)
+      return op::routed_experts_from_logits(experts, tokens, *inputs.router, inputs.logits, inputs.bias,
+                                            chosen, scores, tactic, workers, plan.buffers());
+    routing::select(*inputs.router, inputs.logits, inputs.bias, chosen, scores);
+    ids = chosen;
+    weights = scores;
+  }
+  const routing::MetadataShape shape = experts.metadata_shape(inputs.tokens, tactic.tile);
+  const routing::Metadata metadata = plan.metadata.view(shape);
+  routing::write_metadata(shape, ids, weights, metadata);
+  const std::int64_t hidden = experts.shape().hidden;
+  const auto rows =
+      plan.rows.as<std::uint16_t>().first(static_cast<std::size_t>(op::gemm2_rows(shape, hidden) * hidden));
+  experts.body(tokens, shape, metadata, tactic, workers, plan.workspace.bytes(), rows);
+  return {inputs.tokens, experts.top_k(),         hidden,
+          rows,          metadata.expert_weights, metadata.expanded_to_permuted};
+}
+
+std::span<const std::uint16_t> run_tail(const Layer& layer, Mode mode, const op::Unfinalized& rows,
+                                        const Plan& plan, const Rank& rank) {
+  const auto out = plan.out.as<std::uint16_t>().first(static_cast<std::size_t>(rows.tokens * rows.hidden));
+  if (rows.tokens == 0) return out;
+  const auto tail = layer.sliced_in(mode) ? tail::tp_tail : tail::ep_tail;
+  tail(rows, layer.norm, rank.group, rank.workers, plan.scratch, out);
+  return out;
+}
+
+std::span<const std::uint16_t> execute(const Layer& layer, Mode mode, const StepInputs& inputs,
+                                       const Plan& plan, const Rank& rank) {
+  return run_tail(layer, mode, run_experts(layer, mode, inputs, plan, rank.workers), plan, rank);
+}
+
+}  // namespace kerf::decode

@@ -1,0 +1,47 @@
+// One layer's step: route, quantise, experts, tail. Runs on buffers that a plan has sized; allocates nothing,
+// reads no file or environment, writes no log.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kerf/decode/build.h"
+#include "kerf/decode/layer.h"
+#include "kerf/decode/plan.h"
+#include "kerf/routing/router.h"
+
+namespace kerf::decode {
+
+// What a step is given. Rows: x, or (layers with quantised input only) a and a_sf. Routes: ids and weights,
+// or logits, which `router` selects from (and `bias`, where there is one).
+struct StepInputs {
+  std::int64_t tokens = 0;
+  std::span<const std::uint16_t> x;    // [T, H] bf16
+  std::span<const std::uint8_t> a;     // [T, H/2] e2m1
+  std::span<const std::uint8_t> a_sf;  // [T, H/16] e4m3, linear
+  std::span<const std::int32_t> ids;   // [T, K], -1: not routed
+  std::span<const float> weights;      // [T, K]
+  const routing::Router* router = nullptr;
+  std::span<const float> logits;  // [T, E]
+  std::span<const float> bias;    // [E] or empty
+};
+
+// Nothing, or why the step cannot run: more tokens than prepared (both numbers), sizes that do not fit, an id
+// outside [-1, E) (token, slot, id). Error{usage} kinds.
+Verdict refused(const Layer& layer, const Plan& plan, const StepInputs& inputs);
+
+// Local: this rank's unfinalised rows. The routing metadata is written here and the op's body runs from it;
+// BF16 layers given logits run the op that routes itself. The result refers to the plan's buffers.
+op::Unfinalized run_experts(const Layer& layer, Mode mode, const StepInputs& inputs, const Plan& plan,
+                            const Workers& workers);
+
+// Collective: the tail of the layer's mode, into the plan's `out`. The result [T, H] bf16 is the same on
+// every rank and holds until the next step.
+std::span<const std::uint16_t> run_tail(const Layer& layer, Mode mode, const op::Unfinalized& rows,
+                                        const Plan& plan, const Rank& rank);
+
+// Collective: both. The inputs must not be refused().
+std::span<const std::uint16_t> execute(const Layer& layer, Mode mode, const StepInputs& inputs,
+                                       const Plan& plan, const Rank& rank);
+
+}  // namespace kerf::decode

@@ -1,0 +1,198 @@
+// kerf decode through the program: exit codes, the JSON's keys, what is refused and in which words.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+#include <vector>
+
+#include "kerf/tools/synth.h"
+#include "tests/support/onehot.h"
+#include "tests/support/program.h"
+#include "tests/support/test_env.h"
+
+namespace kerf::test {
+namespace {
+
+using Json = nlohmann::json;
+
+// 16 experts of 256 x 256, layer 1 of four with BF16 experts.
+const std::string& model() {
+  static const TempDir dir;
+  static const std::string path = [] {
+    tools::SynthOptions options = tools::synth_defaults(tools::SynthModel::muse_spark);
+    options.experts = 16;
+    options.hidden = 256;
+    options.intermediate = 256;
+    options.layers = 4;
+    options.top_k = 4;
+    options.bf16_layers = {1};
+    tools::synth(dir.path(), options, Workers(1));
+    return dir.path().string();
+  }();
+  return path;
+}
+
+const std::string& onehot() {
+  static const TempDir dir;
+  static const std::string path = [] {
+    Onehot().write(dir.path());
+    return dir.path().string();
+  }();
+  return path;
+}
+
+Ran decode(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "decode");
+  arguments.insert(arguments.end(), {"--seconds", "0"});
+  return run_program(arguments);
+}
+
+std::vector<std::string> keys(const Json& object) {
+  std::vector<std::string> out;
+  for (const auto& [key, value] : object.items()) out.push_back(key);
+  return out;
+}
+
+using Names = std::vector<std::string>;  // as nlohmann's plain json gives them: sorted
+
+TEST(DecodeCommand, WritesTheJsonThatOthersReadBy) {
+  const Ran ran = decode({model(), "--ranks", "4", "--json"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const Json j = Json::parse(ran.out);
+  EXPECT_EQ(keys(j),
+            (Names{"checkpoint", "device", "group", "probe", "ranks", "reshard", "steps", "tactic"}));
+  EXPECT_EQ(keys(j["checkpoint"]),
+            (Names{"bf16_layers", "experts", "hidden", "intermediate", "layers", "nvfp4_layers", "top_k"}));
+  EXPECT_EQ(keys(j["reshard"]), (Names{"bytes_per_rank", "gib_per_s", "peak_extra_bytes", "seconds"}));
+  EXPECT_EQ(keys(j["probe"]), (Names{"limit", "max_rel_l2", "min_rel_l2"}));
+  EXPECT_EQ(keys(j["tactic"]), (Names{"config", "of", "pinned", "preference", "tile"}));
+  EXPECT_EQ(j["ranks"], 4);
+  EXPECT_EQ(j["group"], "local");
+  EXPECT_EQ(j["device"], "cpu");
+  EXPECT_EQ(j["checkpoint"]["layers"], 4);
+  EXPECT_EQ(j["checkpoint"]["bf16_layers"], 1);
+  EXPECT_EQ(j["probe"]["limit"], 0.01);
+  EXPECT_GT(j["probe"]["min_rel_l2"], 0.0);
+  EXPECT_LT(j["probe"]["max_rel_l2"], 0.01);
+  EXPECT_EQ(j["tactic"]["pinned"], false);
+  EXPECT_TRUE(j["tactic"]["preference"].is_null());
+  ASSERT_EQ(j["steps"].size(), 4U);
+  const Names modes = {"ep", "ep", "tp", "tp"};
+  const std::vector<int> batches = {1, 8, 1, 8};
+  for (std::size_t i = 0; i < 4; ++i) {
+    const Json& step = j["steps"][i];
+    EXPECT_EQ(keys(step), (Names{"batch", "busiest_rank_bytes", "mode", "output_sha256", "us_per_layer"}));
+    EXPECT_EQ(step["mode"], modes[i]);
+    EXPECT_EQ(step["batch"], batches[i]);
+    EXPECT_EQ(step["output_sha256"].get<std::string>().size(), 64U);
+  }
+}
+
+TEST(DecodeCommand, ReportsForPeople) {
+  const Ran ran = decode({model(), "--ranks", "2"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  for (const char* word : {"checkpoint", "placement", "reshard", "probe", "tactic", "memory", "us per layer",
+                           "busiest rank", "EP takes", "4 layers (3 NVFP4, 1 BF16)"})
+    EXPECT_NE(ran.out.find(word), std::string::npos) << word << " in\n" << ran.out;
+}
+
+TEST(DecodeCommand, SameDigestsAtAnyThreadCount) {
+  const auto digests = [](const std::string& threads) {
+    const Ran ran = decode({model(), "--ranks", "2", "--threads", threads, "--json"});
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    std::vector<std::string> out;
+    const Json j = Json::parse(ran.out);
+    for (const Json& step : j["steps"]) out.push_back(step["output_sha256"]);
+    return out;
+  };
+  const std::vector<std::string> one = digests("1");
+  EXPECT_EQ(one.size(), 4U);
+  EXPECT_EQ(digests("6"), one);
+}
+
+TEST(DecodeCommand, OneRankRunsEpOnlyAndSaysSo) {
+  const Ran ran = decode({model(), "--json"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_NE(ran.err.find("EP only"), std::string::npos) << ran.err;
+  const Json j = Json::parse(ran.out);
+  EXPECT_TRUE(j["reshard"].is_null());
+  EXPECT_TRUE(j["probe"].is_null());
+  ASSERT_EQ(j["steps"].size(), 2U);
+  EXPECT_EQ(j["steps"][1]["mode"], "ep");
+}
+
+TEST(DecodeCommand, LayersBatchesAndModeSelect) {
+  const Ran ran =
+      decode({model(), "--ranks", "2", "--mode", "tp", "--batch", "3", "--layers", "0,2-3", "--json"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const Json j = Json::parse(ran.out);
+  EXPECT_EQ(j["checkpoint"]["layers"], 3);
+  EXPECT_EQ(j["checkpoint"]["bf16_layers"], 0);
+  ASSERT_EQ(j["steps"].size(), 1U);
+  EXPECT_EQ(j["steps"][0]["batch"], 3);
+}
+
+struct Refusal {
+  std::vector<std::string> arguments;
+  int code;
+  std::vector<std::string> words;
+};
+
+TEST(DecodeCommand, RefusesInWords) {
+  const std::vector<Refusal> refusals = {
+      {{model(), "--mode", "both"}, 4, {"2 ranks"}},
+      {{model(), "--mode", "tp"}, 4, {"2 ranks"}},
+      {{model(), "--ranks", "8"}, 4, {"32", "1, 2, 4"}},
+      {{onehot(), "--ranks", "4"}, 4, {"32", "1, 2"}},
+      {{onehot(), "--ranks", "8", "--mode", "ep"}, 4, {"4 experts", "8 ranks"}},
+      {{model(), "--ranks", "2", "--mode", "tp", "--layers", "1"}, 4, {"NVFP4"}},
+      {{model(), "--group", "mpi"}, 4, {"not built"}},
+      {{model(), "--group", "nccl"}, 4, {"not built"}},
+      {{model(), "--device", "cuda"}, 8, {"not built"}},
+      {{model(), "--ranks", "0"}, 2, {"--ranks"}},
+      {{model(), "--ranks", "-1"}, 2, {"--ranks"}},
+      {{model(), "--batch", "0"}, 2, {"--batch"}},
+      {{model(), "--batch", "one"}, 2, {"--batch", "one"}},
+      {{model(), "--batch", "70000"}, 2, {"65536"}},
+      {{model(), "--layers", "7"}, 2, {"7"}},
+      {{model(), "--layers", "3-1"}, 2, {"--layers"}},
+      {{model(), "--mode", "sideways"}, 2, {"sideways"}},
+      {{model(), "--act", "int4"}, 2, {"int4"}},
+      {{model(), "--backend", "abacus"}, 2, {"abacus", "reference"}},
+      {{model() + "-not-there"}, 3, {"not-there"}},
+      {{}, 2, {"CKPT"}},
+  };
+  for (const Refusal& r : refusals) {
+    const Ran ran = decode(r.arguments);
+    std::string line;
+    for (const std::string& a : r.arguments) line += a + " ";
+    EXPECT_EQ(ran.code, r.code) << line << "\n" << ran.err;
+    EXPECT_EQ(ran.out, "") << line;
+    for (const std::string& word : r.words)
+      EXPECT_NE(ran.err.find(word), std::string::npos) << line << "wants '" << word << "' in: " << ran.err;
+  }
+}
+
+TEST(DecodeCommand, OnehotTpSplitsTwoWays) {
+  const Ran ran = decode({onehot(), "--ranks", "2", "--json"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(Json::parse(ran.out)["steps"].size(), 4U);
+}
+
+TEST(DecodeCommand, FaultyScalesEndInExitCode3) {
+  const TempDir dir;
+  Onehot faulty;
+  faulty.set_f32(faulty.name(2, "down_proj.input_scale"), 0.0F);
+  faulty.write(dir.path());
+  for (const char* ranks : {"1", "2", "4"}) {
+    const Ran ran = decode({dir.path().string(), "--ranks", ranks, "--mode", "ep", "--json"});
+    EXPECT_EQ(ran.code, 3) << ran.err;
+    EXPECT_EQ(ran.out, "");
+    for (const char* word : {"layer 0", "experts.2.down_proj.input_scale", "expert 2", "1 of 4"})
+      EXPECT_NE(ran.err.find(word), std::string::npos) << word << " in: " << ran.err;
+  }
+}
+
+}  // namespace
+}  // namespace kerf::test

@@ -1,0 +1,224 @@
+// The main job on synthetic checkpoints: the same digests at every run, thread count and backend; the probe;
+// memory.
+#include "kerf/decode/decode.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <mutex>
+#include <set>
+
+#include "kerf/decode/sha256.h"
+#include "tests/decode/support.h"
+#include "tests/decode/synthetic.h"
+
+namespace kerf::test {
+namespace {
+
+using decode::Mode;
+
+decode::Options quick(std::vector<Mode> modes = {Mode::ep, Mode::tp}) {
+  decode::Options options;
+  options.modes = std::move(modes);
+  options.batches = {1, 8};
+  options.repetitions = 2;
+  options.seconds = 0;
+  return options;
+}
+
+decode::Report report_of(const checkpoint::Checkpoint& from, const decode::Options& options,
+                         const RankSetup& setup) {
+  std::vector<decode::Report> reports(static_cast<std::size_t>(setup.ranks));
+  on_ranks(setup, [&](const decode::Rank& rank) {
+    reports[static_cast<std::size_t>(rank.group.rank())] = decode::run(from, options, rank);
+  });
+  return reports[0];
+}
+
+std::vector<std::string> digests(const decode::Report& r) {
+  std::vector<std::string> out;
+  for (const decode::StepReport& s : r.steps) out.push_back(s.output_sha256);
+  return out;
+}
+
+TEST(Decode, ReportsWhatItDid) {
+  const decode::Report r = report_of(small_model().open(), quick(), {4, 1, {}});
+  EXPECT_EQ(r.checkpoint.layers, 4);
+  EXPECT_EQ(r.checkpoint.nvfp4_layers, 3);
+  EXPECT_EQ(r.checkpoint.bf16_layers, 1);
+  EXPECT_EQ(r.checkpoint.experts, 16);
+  EXPECT_EQ(r.checkpoint.hidden, 256);
+  EXPECT_EQ(r.checkpoint.intermediate, 256);
+  EXPECT_EQ(r.checkpoint.top_k, 4);
+  EXPECT_EQ(r.ranks, 4);
+  EXPECT_EQ(r.group, "local");
+  ASSERT_TRUE(r.reshard);
+  // 16 experts of slices 64 wide, 3 layers: 3 * H * I' / 2 bytes of codes and an eighth of that in scales,
+  // and the scalars.
+  const std::int64_t weights = 3 * 256 * 64 / 2 * 9 / 8;
+  EXPECT_EQ(r.reshard->bytes_per_rank, 3 * (16 * weights + (3 * 16 + 2) * 4));
+  EXPECT_GT(r.reshard->seconds, 0);
+  ASSERT_EQ(r.steps.size(), 4U);
+  EXPECT_EQ(r.steps[0].mode, Mode::ep);
+  EXPECT_EQ(r.steps[0].batch, 1);
+  EXPECT_EQ(r.steps[3].mode, Mode::tp);
+  EXPECT_EQ(r.steps[3].batch, 8);
+  for (const decode::StepReport& s : r.steps) {
+    EXPECT_GT(s.us_per_layer, 0);
+    EXPECT_EQ(s.output_sha256.size(), 64U);
+  }
+  EXPECT_EQ(r.tactic.tile, 8);
+  EXPECT_EQ(r.tactic.config, -1);
+  EXPECT_FALSE(r.tactic.pinned);
+  EXPECT_EQ(r.tactic.of, 0);
+  // One token of top 4: TP reads four slices a rank and layer; the BF16 layer's busiest rank at least one
+  // whole expert.
+  EXPECT_GE(r.steps[2].busiest_rank_bytes, 3 * 4 * weights + 3 * 256 * 256 * 2);
+  EXPECT_LE(r.steps[2].busiest_rank_bytes, 3 * 4 * weights + 4 * 3 * 256 * 256 * 2);
+}
+
+TEST(Decode, SameBitsAtEveryRunAndThreadCount) {
+  const checkpoint::Checkpoint from = small_model().open();
+  const std::vector<std::string> first = digests(report_of(from, quick(), {2, 1, {}}));
+  EXPECT_EQ(std::set<std::string>(first.begin(), first.end()).size(),
+            first.size());  // each step is another one
+  EXPECT_EQ(digests(report_of(from, quick(), {2, 1, {}})), first);
+  EXPECT_EQ(digests(report_of(from, quick(), {2, 2, {}})), first);
+  EXPECT_EQ(digests(report_of(from, quick(), {2, 3, {}})), first);
+  decode::Options other = quick();
+  other.seed = 2;
+  EXPECT_NE(digests(report_of(from, other, {2, 1, {}})), first);
+}
+
+// NVFP4 layers have the same bits on every backend; batches and modes do not touch each other.
+TEST(Decode, SameBitsOnEveryBackend) {
+  const checkpoint::Checkpoint from = small_model().open();
+  decode::Options options = quick();
+  options.build.layers = {0, 2, 3};
+  options.build.backend = "reference";
+  const std::vector<std::string> wanted = digests(report_of(from, options, {2, 1, {}}));
+  for (const std::string& backend : op::backend_names()) {
+    options.build.backend = backend;
+    EXPECT_EQ(digests(report_of(from, options, {2, 1, {}})), wanted) << backend;
+  }
+  options.batches = {8};
+  options.modes = {Mode::tp};
+  EXPECT_EQ(digests(report_of(from, options, {2, 1, {}})), std::vector<std::string>{wanted[3]});
+}
+
+// The digest is over the rows of the layers in ascending order, whatever order they were asked for in.
+TEST(Decode, DigestsTheLayersAscending) {
+  const checkpoint::Checkpoint from = small_model().open();
+  decode::Options options = quick({Mode::ep});
+  options.build.layers = {3, 0};
+  const std::vector<std::string> both = digests(report_of(from, options, {1, 1, {}}));
+  options.build.layers = {0, 3, 0};
+  EXPECT_EQ(digests(report_of(from, options, {1, 1, {}})), both);
+
+  decode::Sha256 sha;
+  on_ranks({}, [&](const decode::Rank& rank) {
+    decode::RuntimeOptions building;
+    building.build.layers = {0, 3};
+    building.max_tokens = 1;
+    const decode::Runtime runtime = decode::Runtime::build(from, building, rank);
+    for (std::size_t i = 0; i < 2; ++i) {
+      const decode::Inputs in = decode::make_inputs(options.seed, runtime.layers()[i].index, 1,
+                                                    checkpoint::ExpertKind::nvfp4, {16, 256, 4});
+      const auto rows = runtime.execute(i, Mode::ep, {1, in.x, {}, {}, in.ids, in.weights, nullptr, {}, {}});
+      sha.update(std::as_bytes(rows));
+    }
+  });
+  EXPECT_EQ(sha.hex(), both[0]);
+}
+
+TEST(Decode, ProbeIsSmallAndNotZero) {
+  for (const int ranks : {2, 4}) {
+    const decode::Report r = report_of(small_model().open(), quick({Mode::tp}), {ranks, 1, {}});
+    ASSERT_TRUE(r.reshard);
+    EXPECT_GT(r.reshard->min_rel_l2, 0)
+        << ranks;  // K-partials round: equal rows would mean that nothing was cut
+    EXPECT_LE(r.reshard->min_rel_l2, r.reshard->max_rel_l2);
+    EXPECT_LT(r.reshard->max_rel_l2, decode::probe_limit) << ranks;
+  }
+}
+
+TEST(Decode, ProbeOfBf16RowsIsSmallToo) {
+  decode::Options options = quick({Mode::tp});
+  options.build.input = op::Input::bf16;
+  const decode::Report r = report_of(small_model().open(), options, {4, 1, {}});
+  EXPECT_GT(r.reshard->min_rel_l2, 0);
+  EXPECT_LT(r.reshard->max_rel_l2, decode::probe_limit);
+}
+
+// A reshard holds the TP tensors, one packed kind and little else.
+TEST(Decode, ReshardPeaksAtOnePackedKind) {
+  const Synthetic model(64, 512, 256, {}, 3);
+  const decode::Report r = report_of(model.open(), quick({Mode::tp}), {4, 1, {}});
+  const std::int64_t packed = 64 * (2 * 64) * (512 / 2);  // w13, the largest kind: [E, 2I', H/2]
+  EXPECT_GE(r.reshard->peak_extra_bytes, r.reshard->bytes_per_rank);
+  EXPECT_LE(r.reshard->peak_extra_bytes, r.reshard->bytes_per_rank + packed + (2 << 20));
+}
+
+TEST(Decode, OneWarningForTheMissingTactics) {
+  std::mutex mutex;
+  std::vector<std::string> warnings;
+  std::string info;
+  const Log log([&](LogLevel level, const std::string& line) {
+    const std::lock_guard lock(mutex);
+    if (level == LogLevel::warning)
+      warnings.push_back(line);
+    else
+      info += line + "\n";
+  });
+  (void)report_of(small_model().open(), quick({Mode::tp}), {2, 1, log});
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings[0].find("default"), std::string::npos) << warnings[0];
+  EXPECT_NE(
+      info.find("expert TP over 2 ranks: 3 NVFP4 layers (1 BF16 layers stay EP), 16 experts of width 128"),
+      std::string::npos)
+      << info;
+}
+
+TEST(Decode, PinsTheFirstPreferredTacticThatAlwaysRuns) {
+  const checkpoint::Checkpoint from = small_model().open();
+  std::vector<op::Tactic> valid;
+  on_ranks({}, [&](const decode::Rank& rank) {
+    valid = decode::build(from, {{0}, op::Input::nvfp4, "cpu", {}}, rank)[0].ep->tactics(8);
+  });
+  ASSERT_FALSE(valid.empty());
+  decode::Options options = quick({Mode::tp});
+  options.preferred = {{12345, 0}, valid.back()};
+  const decode::Report r = report_of(from, options, {2, 1, {}});
+  EXPECT_TRUE(r.tactic.pinned);
+  EXPECT_EQ(r.tactic.preference, 1);
+  EXPECT_EQ(r.tactic.of, 2);
+  EXPECT_EQ(r.tactic.tile, valid.back().tile);
+  // Whatever the tactic, the rows are the same.
+  EXPECT_EQ(digests(r), digests(report_of(from, quick({Mode::tp}), {2, 1, {}})));
+  options.preferred = {{12345, 0}};
+  EXPECT_FALSE(report_of(from, options, {2, 1, {}}).tactic.pinned);
+}
+
+TEST(Decode, RefusesEmptyAndImpossibleLists) {
+  const checkpoint::Checkpoint from = small_model().open();
+  const auto refused = [&](decode::Options options) {
+    return thrown_on({2, 1, {}}, [&](const decode::Rank& rank) { (void)decode::run(from, options, rank); });
+  };
+  expect_all_refuse(refused(quick({})), ErrorKind::usage, {"mode"});
+  decode::Options options = quick();
+  options.batches = {};
+  expect_all_refuse(refused(options), ErrorKind::usage, {"batch"});
+  options.batches = {0};
+  expect_all_refuse(refused(options), ErrorKind::usage, {"0 tokens"});
+  options.batches = {8, decode::most_tokens + 1};
+  expect_all_refuse(refused(options), ErrorKind::usage, {"65537", "65536"});
+  options = quick();
+  options.build.layers = {0, 9};
+  expect_all_refuse(refused(options), ErrorKind::usage, {"9"});
+  options = quick();
+  options.build.backend = "abacus";
+  expect_all_refuse(refused(options), ErrorKind::usage, {"abacus", "reference"});
+}
+
+}  // namespace
+}  // namespace kerf::test

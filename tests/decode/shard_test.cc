@@ -1,0 +1,220 @@
+// Expert TP over a stack of layers, and everything that can go wrong on one rank: all ranks must say the
+// same.
+#include "kerf/decode/shard.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kerf/base/format.h"
+#include "kerf/comm/agree.h"
+#include "kerf/decode/runtime.h"
+#include "kerf/decode/traffic.h"
+#include "kerf/expert_tp/expert_tp.h"
+#include "kerf/numeric/nvfp4.h"
+#include "tests/decode/support.h"
+#include "tests/decode/synthetic.h"
+
+namespace kerf::test {
+namespace {
+
+using decode::Mode;
+
+decode::BuildOptions layers_of(std::vector<std::int64_t> layers) {
+  decode::BuildOptions options;
+  options.layers = std::move(layers);
+  return options;
+}
+
+TEST(Shard, KeepsTheStockAndLeavesBf16LayersAlone) {
+  const checkpoint::Checkpoint from = small_model().open();
+  on_ranks({2, 1, {}}, [&](const decode::Rank& rank) {
+    std::vector<decode::Layer> layers = decode::build(from, layers_of({0, 1}), rank);
+    std::vector<std::byte> before(layers[0].nvfp4().w13.bytes().begin(), layers[0].nvfp4().w13.bytes().end());
+    const decode::ShardReport report = decode::shard(layers, {}, rank);
+    EXPECT_EQ(report.nvfp4_layers, 1);
+    EXPECT_EQ(report.bf16_layers, 1);
+    EXPECT_TRUE(std::equal(before.begin(), before.end(), layers[0].nvfp4().w13.bytes().begin()));
+    EXPECT_EQ(layers[0].sliced->shape, (layout::ExpertsShape{16, 256, 128}));
+    EXPECT_EQ(layers[0].sliced->first_expert, 0);
+    EXPECT_TRUE(layers[0].sliced_in(Mode::tp));
+    EXPECT_FALSE(layers[0].sliced_in(Mode::ep));
+    EXPECT_FALSE(layers[1].sliced_in(Mode::tp));
+    EXPECT_EQ(&layers[1].experts(Mode::tp), layers[1].ep.get());
+  });
+}
+
+// One rank's slice is damaged after the exchange: every rank hears of it, with the numbers.
+TEST(Shard, AProbeThatFailsThrowsOnEveryRank) {
+  const checkpoint::Checkpoint from = small_model().open();
+  const auto verdicts = thrown_on({4, 1, {}}, [&](const decode::Rank& rank) {
+    std::vector<decode::Layer> layers = decode::build(from, layers_of({2}), rank);
+    decode::cut(layers[0], "cpu", rank);
+    EXPECT_LT(decode::probe(layers[0], {}, rank), decode::probe_limit);
+    if (rank.group.rank() == 2) {
+      const std::span<std::byte> w2 = layers[0].sliced->w2.bytes();
+      for (std::byte& b : w2.first(w2.size() / 2)) b ^= std::byte{0x88};  // signs of half the experts
+    }
+    (void)decode::probe(layers[0], {}, rank);
+  });
+  expect_all_refuse(verdicts, ErrorKind::probe,
+                    {"layer 2", "rel L2", "limit 0.01", "rank 0: 8 of 8", "EP rows finite", "TP rows finite",
+                     "rank 3: ", "largest magnitude"});
+}
+
+TEST(Shard, AProbeThatMeetsNanThrowsAndCounts) {
+  const checkpoint::Checkpoint from = small_model().open();
+  const auto verdicts = thrown_on({2, 1, {}}, [&](const decode::Rank& rank) {
+    std::vector<decode::Layer> layers = decode::build(from, layers_of({0}), rank);
+    decode::cut(layers[0], "cpu", rank);
+    if (rank.group.rank() == 1) {  // a backend may read the scalars when it binds, so it binds again
+      std::ranges::fill(layers[0].sliced->g2_alphas.as<float>(), std::nanf(""));
+      layers[0].tp =
+          op::backend("cpu").bind(op::Nvfp4Args{layers[0].sliced->view(), 16, 4, layers[0].input, {}});
+    }
+    (void)decode::probe(layers[0], {}, rank);
+  });
+  expect_all_refuse(verdicts, ErrorKind::probe,
+                    {"layer 0", "nan", "rank 1: 16 of 16 EP rows finite", "0 of 32 TP rows"});
+}
+
+TEST(Shard, ProbeTokensServeEveryRank) {
+  EXPECT_EQ(decode::probe_tokens({}, 8, 16), 8);
+  EXPECT_EQ(decode::probe_tokens({}, 1, 16), 32);
+  EXPECT_EQ(decode::probe_tokens({}, 3, 16), 11);
+}
+
+TEST(Shard, RefusesWhatCannotBeCutBeforeAnyWeightIsRead) {
+  const checkpoint::Checkpoint from = small_model().open();
+  const std::vector<std::int64_t> all = {0, 1, 2, 3};
+  EXPECT_FALSE(decode::shardable(from, all, 2));
+  EXPECT_FALSE(decode::shardable(from, all, 4));
+  const std::vector<std::int64_t> bf16 = {1};
+  for (const auto& [layers, ranks, word] :
+       {std::tuple{all, 8, "32"}, std::tuple{all, 1, "2, 4"}, std::tuple{bf16, 2, "NVFP4"}}) {
+    const Verdict v = decode::shardable(from, layers, ranks);
+    ASSERT_TRUE(v) << ranks;
+    EXPECT_EQ(v->kind, ErrorKind::unsupported);
+    EXPECT_NE(v->text.find(word), std::string::npos) << v->text;
+    decode::RuntimeOptions options;
+    options.build.layers = layers;
+    options.expert_tp = true;
+    expect_all_refuse(
+        thrown_on({ranks, 1, {}},
+                  [&](const decode::Rank& rank) { (void)decode::Runtime::build(from, options, rank); }),
+        ErrorKind::unsupported, {word});
+  }
+}
+
+TEST(Shard, ExpertsThatDoNotDivideAreRefusedOnEveryRank) {
+  const checkpoint::Checkpoint from = small_model().open();
+  expect_all_refuse(
+      thrown_on({3, 1, {}}, [&](const decode::Rank& rank) { (void)decode::build(from, {}, rank); }),
+      ErrorKind::unsupported, {"16", "3"});
+}
+
+// Memory that gives out on one rank after a number of blocks.
+class Failing : public tensor::Memory {
+ public:
+  Failing(bool fails, int after) : fails_(fails), left_(after) {}
+  std::byte* allocate(std::size_t bytes) override {
+    if (fails_ && left_-- <= 0) fail(ErrorKind::memory, "no memory for a block of {} bytes", bytes);
+    return host_.allocate(bytes);
+  }
+  void release(std::byte* block, std::size_t bytes) noexcept override { host_.release(block, bytes); }
+  [[nodiscard]] std::int64_t current() const { return host_.current(); }
+
+ private:
+  tensor::HostMemory host_;
+  bool fails_;
+  int left_;
+};
+
+// Wherever in the build memory gives out, every rank throws that rank's reason, and nothing stays allocated.
+TEST(Shard, MemoryThatGivesOutOnOneRankIsTheReasonOnAll) {
+  const checkpoint::Checkpoint from = small_model().open();
+  decode::RuntimeOptions options;
+  options.build.layers = {0, 1};
+  options.expert_tp = true;
+  bool finished = false;
+  int failed = 0;
+  for (int after = 0; !finished; after += 3) {
+    ASSERT_LT(after, 1000);
+    std::vector<Verdict> verdicts(2);
+    comm::run_local(2, {}, [&](comm::Group& group) {
+      Failing memory(group.rank() == 1, after);
+      decode::Meter meter(memory);
+      verdicts[static_cast<std::size_t>(group.rank())] = attempt([&] {
+        (void)decode::Runtime::build(from, options, {group, meter, Workers(1), {}});
+      });
+      EXPECT_EQ(memory.current(), 0) << "rank " << group.rank() << " after " << after;
+    });
+    finished = !verdicts[0] && !verdicts[1];
+    if (finished) break;
+    ++failed;
+    SCOPED_TRACE(after);
+    expect_all_refuse(verdicts, ErrorKind::memory, {"rank 1", "no memory for a block"});
+  }
+  EXPECT_GT(failed, 5);  // at several stages: loading two layers, cutting, probing, planning
+}
+
+TEST(Traffic, CountsEachExpertOnceAndTheBusiestRank) {
+  const checkpoint::Checkpoint from = small_model().open();
+  on_ranks({2, 1, {}}, [&](const decode::Rank& rank) {
+    std::vector<decode::Layer> layers = decode::build(from, layers_of({0, 1}), rank);
+    decode::cut(layers[0], "cpu", rank);
+    // Experts 0-7 on rank 0 and 8-15 on rank 1: three distinct ones on rank 0, one on rank 1.
+    const std::vector<std::int32_t> ids = {0, 3, 3, 7, 9, -1, 0, 0};
+    const std::int64_t whole = 3 * 256 * 256 / 2 * 9 / 8;
+    EXPECT_EQ(decode::busiest_rank_bytes(layers[0], Mode::ep, ids, 2), 3 * whole);
+    EXPECT_EQ(decode::busiest_rank_bytes(layers[0], Mode::tp, ids, 2), 4 * whole / 2);
+    EXPECT_EQ(decode::busiest_rank_bytes(layers[1], Mode::tp, ids, 2), 3 * 3 * 256 * 256 * 2);
+    EXPECT_EQ(decode::busiest_rank_bytes(layers[0], Mode::ep, {}, 2), 0);
+  });
+}
+
+TEST(Execute, RefusesMoreTokensThanPreparedWithBothNumbers) {
+  const checkpoint::Checkpoint from = small_model().open();
+  decode::RuntimeOptions options;
+  options.build.layers = {0};
+  options.max_tokens = 4;
+  expect_all_refuse(
+      thrown_on({2, 1, {}},
+                [&](const decode::Rank& rank) {
+                  const auto runtime = decode::Runtime::build(from, options, rank);
+                  const decode::Inputs in =
+                      decode::make_inputs(1, 0, 5, checkpoint::ExpertKind::nvfp4, {16, 256, 4});
+                  (void)runtime.execute(0, Mode::ep, {5, in.x, {}, {}, in.ids, in.weights, nullptr, {}, {}});
+                }),
+      ErrorKind::usage, {"5 tokens", "at most 4"});
+}
+
+// The prepared body and the public op give the same rows.
+TEST(Execute, TheBodyFromMetadataIsThePublicOp) {
+  const checkpoint::Checkpoint from = small_model().open();
+  decode::RuntimeOptions options;
+  options.build.layers = {0, 2};
+  options.max_tokens = 8;
+  on_ranks({}, [&](const decode::Rank& rank) {
+    const auto runtime = decode::Runtime::build(from, options, rank);
+    const decode::Layer& layer = runtime.layers()[1];
+    for (const std::int64_t t : {1, 3, 8}) {
+      const decode::Inputs in = decode::make_inputs(1, 2, t, checkpoint::ExpertKind::nvfp4, {16, 256, 4});
+      const decode::StepInputs step{t, in.x, {}, {}, in.ids, in.weights, nullptr, {}, {}};
+      const auto body =
+          expert_tp::route_rows(decode::run_experts(layer, Mode::ep, step, runtime.plan(), rank.workers));
+      std::vector<std::uint8_t> codes(in.x.size() / 2);
+      std::vector<std::uint8_t> scales(in.x.size() / 16);
+      numeric::quantise_rows(in.x, 256, layer.nvfp4().a1_gscale.as<const float>()[0], codes, scales);
+      const auto direct = expert_tp::route_rows(op::routed_experts(
+          *layer.ep, {t, codes, scales, {}}, {in.ids, in.weights}, runtime.plan().resolve(layer, Mode::ep, t),
+          rank.workers, runtime.plan().buffers()));
+      EXPECT_EQ(body.rows, direct.rows) << t;
+      EXPECT_EQ(body.local, direct.local) << t;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace kerf::test
