@@ -1,7 +1,10 @@
 // Workers on oneTBB: one arena a rank.
+#include <oneapi/tbb/global_control.h>
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/partitioner.h>
 #include <oneapi/tbb/task_arena.h>
+
+#include <algorithm>
 
 #include "kerf/base/format.h"
 #include "kerf/base/fp_guard.h"
@@ -10,7 +13,14 @@
 namespace kerf {
 
 struct Workers::Pool {
-  explicit Pool(int threads) : size(threads), arena(threads) { arena.initialize(); }
+  // An arena of more threads than the process has workers for would print a warning; it would not get them
+  // either.
+  explicit Pool(int threads) : size(threads), arena(std::min(threads, most())) { arena.initialize(); }
+
+  static int most() {
+    return static_cast<int>(tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism));
+  }
+
   int size;
   tbb::task_arena arena;
 };

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 
@@ -27,10 +28,19 @@ std::string os_reason(int error) { return std::generic_category().message(error)
 
 std::string shown(std::string_view name) {
   constexpr std::size_t most = 200;
-  if (name.size() <= most) return std::string(name);
-  std::size_t cut = most;
-  while (cut > 0 && (static_cast<unsigned char>(name[cut]) & 0xC0U) == 0x80U) --cut;
-  return fmt::format("{}... ({} bytes)", name.substr(0, cut), name.size());
+  std::size_t cut = std::min(name.size(), most);
+  if (cut < name.size())
+    while (cut > 0 && (static_cast<unsigned char>(name[cut]) & 0xC0U) == 0x80U) --cut;
+  std::string out;
+  for (const char c : name.substr(0, cut)) {
+    // A message is one line of text, whatever a file calls its tensors.
+    if (const auto byte = static_cast<unsigned char>(c); byte < 0x20 || byte == 0x7F)
+      out += fmt::format("\\x{:02X}", byte);
+    else
+      out += c;
+  }
+  if (cut < name.size()) out += fmt::format("... ({} bytes)", name.size());
+  return out;
 }
 
 OpenedFile open_regular(const std::filesystem::path& path) {

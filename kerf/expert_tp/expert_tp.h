@@ -27,6 +27,15 @@ Verdict unsupported(const layout::Nvfp4View& stock, std::int64_t tp);
 // experts a rank. The reason names the rank, the expert it holds and the one it should.
 Verdict misplaced(const layout::Nvfp4View& stock, int rank, int ranks, std::int64_t num_experts);
 
+// The same for an explicit list of the experts that `rank` holds, in order: linear placement has experts rank
+// * E / ranks onwards. The reason names the first expert that is not where it should be, and what would be
+// right.
+Verdict misplaced_experts(std::span<const std::int64_t> held, int rank, int ranks, std::int64_t num_experts);
+
+// The same for all ranks at once (held[r]: what rank r holds); the reason also says which experts are held
+// more than once, by nobody, or do not exist.
+Verdict misplaced_experts(std::span<const std::vector<std::int64_t>> held, std::int64_t num_experts);
+
 // Collective: nothing where a1_gscale and a2_gscale are the same 32-bit patterns on every rank; otherwise a
 // reason (the same on every rank) with both ranks and both values.
 Verdict check_global_scales(const layout::Nvfp4View& stock, comm::Group& group);
@@ -47,7 +56,8 @@ RouteRows route_rows(const op::Unfinalized& output);
 
 // Collective: rel L2 of the TP rows (summed over ranks in f32, one rounding to bf16) against the EP rows that
 // each rank owns, over all routes; squared sums in f64, summed over ranks; every rank returns the same value.
-// Both sums zero: 0. A route that the TP op did not serve: Error{probe} on every rank.
+// Both sums zero: 0; NaN where a row holds one. A route that the TP op did not serve: Error{probe} on every
+// rank.
 double probe_rel_l2(const op::Unfinalized& ep, const op::Unfinalized& tp, comm::Group& group);
 
 }  // namespace kerf::expert_tp

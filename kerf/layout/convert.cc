@@ -91,7 +91,7 @@ void weave(const Rows& logical, const std::byte* converted, std::int64_t rows, s
   std::array<std::byte*, 128> tile;
   for (std::int64_t m = 0; m < rows; m += 128) {
     for (std::int64_t r = 0; r < 128; ++r) tile[static_cast<std::size_t>(r)] = logical(m + r);
-    internal::unweave(converted + m * columns, columns / 4, tile);
+    internal::unweave(converted + m * columns, m + 128 < rows ? 128 * columns : 0, columns / 4, tile);
   }
 }
 

@@ -17,7 +17,7 @@ std::array<tensor::StridedBytes, 4> slice_views(const Nvfp4View& view, std::int6
     const std::int64_t run = 2 * width * row_bytes;
     return tensor::StridedBytes{t.bytes.data() + part * run, n, 2 * whole * row_bytes, 1, run, run};
   };
-  // A range of columns: `lines` lines an expert, each `unit` bytes for one value of I times `scale`.
+  // A range of columns: one run in each of `lines` lines an expert, which are `whole_bytes` long.
   const auto columns = [&](const tensor::TensorView& t, std::int64_t lines, std::int64_t whole_bytes) {
     const std::int64_t run = whole_bytes / tp;
     return tensor::StridedBytes{t.bytes.data() + part * run, n, lines * whole_bytes, lines, whole_bytes, run};

@@ -2,6 +2,7 @@
 #include "kerf/layout/convert.h"
 
 #include <gtest/gtest.h>
+#include <hwy/targets.h>
 #include <rapidcheck/gtest.h>
 
 #include <string>
@@ -29,6 +30,29 @@ TEST(ConvertNvfp4, IsTheDefinitionAndRestoreUndoesIt) {
     restore({fast.w13, fast.w13_sf, fast.w2, fast.w2_sf}, hidden, intermediate, back.target());
     EXPECT_TRUE(back == expert);
   }
+}
+
+// The processor's best instruction set serves the other tests; here all that it has are made to serve.
+TEST(ConvertNvfp4, EveryInstructionSetGivesTheSameBytes) {
+  const std::int64_t every = hwy::SupportedTargets();
+  int tried = 0;
+  for (std::int64_t left = every; left != 0; left &= left - 1, ++tried) {
+    const std::int64_t target = left & -left;
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(target);
+    for (const auto& [hidden, intermediate] : {std::pair<std::int64_t, std::int64_t>{128, 64}, {384, 1216}}) {
+      const Nvfp4Expert expert(hidden, intermediate, 11);
+      const Nvfp4Converted c = converted(expert, hidden, intermediate);
+      EXPECT_TRUE(c == converted_by_definition(expert, hidden, intermediate));
+      Nvfp4Expert back(hidden, intermediate);
+      restore({c.w13, c.w13_sf, c.w2, c.w2_sf}, hidden, intermediate, back.target());
+      EXPECT_TRUE(back == expert);
+    }
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(every);
+  EXPECT_GT(tried, 0);
 }
 
 RC_GTEST_PROP(ConvertNvfp4, RestoreUndoesIt, ()) {

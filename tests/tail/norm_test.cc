@@ -78,18 +78,87 @@ TEST(NormRow, HasTheBitsOfThePlainFormulas) {
 }
 
 TEST(NormRow, EveryMagnitudeBesideALargeOne) {
-  // All 2^15 magnitudes in rows that end in 1.0: squares on both sides of where f32 holds them exactly.
-  const RouteNorm norm{{}, true, 1e-8F};
+  // All 2^15 magnitudes, alone and in rows that end in 1.0: squares on both sides of where f32 holds them
+  // exactly. Without eps a row of tiny values shows every bit of their sum.
   for (std::uint32_t first = 0; first < 0x7F80; first += 64) {
     std::vector<std::uint16_t> row(512, 0);
     for (std::uint32_t i = 0; i < 64; ++i) {
       row[i] = static_cast<std::uint16_t>(first + i);
       row[256 + i] = static_cast<std::uint16_t>(0x8000 + first + (i * 7) % 64);
     }
-    expect_plain_bits(row, norm);
-    row[511] = 0x3F80;
-    expect_plain_bits(row, norm);
+    for (const float eps : {1e-8F, 0.0F}) {
+      row[511] = 0;
+      expect_plain_bits(row, {{}, true, eps});
+      row[511] = 0x3F80;
+      expect_plain_bits(row, {{}, true, eps});
+    }
   }
+}
+
+TEST(NormRow, TinyRowsWithoutEps) {
+  for (unsigned seed = 0; seed < 400; ++seed)
+    expect_plain_bits(random_row(700, -140 + static_cast<int>(seed) % 20, seed), {{}, true, 0.0F});
+}
+
+// Values of at most 8 significant bits whose squares add up, in order and without rounding, to n *
+// 2^exponent.
+std::vector<float> roots(std::uint64_t n, int exponent) {
+  if (exponent % 2 != 0) {
+    n *= 2;
+    --exponent;
+  }
+  std::vector<float> out;
+  while (n > 0) {
+    auto root = static_cast<std::uint64_t>(std::sqrt(static_cast<double>(n)));
+    int cut = 0;
+    while ((root >> cut) > 255) ++cut;
+    root = root >> cut << cut;
+    out.push_back(std::ldexp(static_cast<float>(root), exponent / 2));
+    n -= root * root;
+  }
+  std::reverse(out.begin(), out.end());
+  return out;
+}
+
+TEST(NormRow, SquaresThatOnlyAFusedChainKeeps) {
+  // Chain 0 ends with half of f32's least value: fused, that breaks a tie upwards; a square rounded on its
+  // own is lost. Each sum of the halving then meets a chain which makes the last bit of what came before
+  // decide a tie again, up to a last bit of the whole sum, from 2^-149 to 1.
+  constexpr std::uint64_t kFull = (1U << 24) - 1;
+  std::vector<std::vector<float>> chains(256);
+  chains[0] = roots((1U << 23) - 1, -148);
+  chains[0].push_back(0x3p-76F);  // 1.125 * 2^-149: rounds to 2^-149 either way
+  chains[0].push_back(0x1p-75F);  // 0.5 * 2^-149, added to an odd sum
+  chains[128] = roots(kFull, -124);
+  chains[64] = roots(kFull, -99);
+  chains[32] = roots(kFull, -74);
+  chains[16] = roots((1U << 24) - (1U << 12) - 1, -49);
+  chains[8] = roots((1U << 24) - (1U << 12) - (1U << 11), -36);
+  std::size_t longest = 0;
+  for (const auto& chain : chains) longest = std::max(longest, chain.size());
+
+  int told_apart = 0;  // by a normed value, not only by the sum
+  for (const float top : {1.0F, 1.125F, 1.25F, 1.375F}) {
+    chains[4] = {top};
+    std::vector<std::uint16_t> row(256 * longest, 0);
+    for (std::size_t m = 0; m < chains.size(); ++m)
+      for (std::size_t i = 0; i < chains[m].size(); ++i) row[256 * i + m] = bf16(chains[m][i]);
+    std::vector<float> values;
+    for (const std::uint16_t v : row) values.push_back(f32(v));
+    std::vector<float> p(256, 0.0F);  // what separate roundings give
+    for (std::size_t h = 0; h < values.size(); ++h) {
+      const volatile float square = values[h] * values[h];
+      p[h % 256] += square;
+    }
+    for (std::size_t width = 128; width > 0; width /= 2)
+      for (std::size_t m = 0; m < width; ++m) p[m] += p[m + width];
+    EXPECT_NE(p[0], test::plain_square_sum(values)) << "the row was built to tell them apart";
+    const RouteNorm norm{{}, true, 0.0F};
+    expect_plain_bits(row, norm);
+    const float inv = 1.0F / std::sqrt(p[0] / static_cast<float>(row.size()));
+    if (top * inv != test::plain_norm(row, norm)[4]) ++told_apart;
+  }
+  EXPECT_GT(told_apart, 0);
 }
 
 // Relative error of a finished value before it is rounded to bf16, from the formulas. With n = ceil(H / 256)

@@ -47,7 +47,7 @@ std::string read_text(const std::filesystem::path& path, std::int64_t limit);
 // What the system says about an error number.
 std::string os_reason(int error);
 
-// A name from a file, cut to a length that a message can carry (at a UTF-8 boundary).
+// A name from a file as a message can carry it: cut (at a UTF-8 boundary), control characters spelt out.
 std::string shown(std::string_view name);
 
 }  // namespace kerf::checkpoint::internal

@@ -28,6 +28,10 @@ void copy_few(const std::byte* from, std::byte* to, std::int64_t bytes) {
   std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
 
+// Rows are often a power of two apart, so that they compete for a few sets of the first-level cache: what is
+// asked for early goes to the second level.
+void ask(const std::byte* p) { __builtin_prefetch(p, 0, 2); }
+
 // One piece; `next` is what will be copied a little later, in an order that no hardware foresees.
 void copy_piece(const std::byte* from, const std::byte* next, std::byte* to, std::int64_t bytes) {
   const hn::CappedTag<std::uint64_t, kLine / 8> d;
@@ -38,7 +42,7 @@ void copy_piece(const std::byte* from, const std::byte* next, std::byte* to, std
   std::int64_t i = std::min(bytes, to_next_line(to));
   if (i > 0) copy_few(from, to, i);
   for (; i + kLine <= bytes; i += kLine) {
-    hwy::Prefetch(next + i);
+    ask(next + i);
     for (std::int64_t v = 0; v < kLine; v += step)
       hn::Stream(load(from + i + v), d, reinterpret_cast<std::uint64_t*>(to + i + v));
   }
@@ -46,7 +50,7 @@ void copy_piece(const std::byte* from, const std::byte* next, std::byte* to, std
 }
 
 void copy_pieces(const Pieces& p) {
-  constexpr std::int64_t kAhead = 2048;  // bytes between asking and copying
+  constexpr std::int64_t kAhead = 4096;  // bytes between asking and copying
   const auto group = static_cast<std::int64_t>(kGroup);
   const std::int64_t distance = std::max<std::int64_t>(1, kAhead / p.bytes);
   for (std::int64_t at = 0; at < group * p.blocks; ++at) {
@@ -88,42 +92,60 @@ void transpose(const std::array<const std::byte*, 4>& from, const std::array<std
 }
 #endif
 
+// K-tiles in one round of the interleave. A round is put together in the first-level cache and leaves in
+// whole lines: stores past the caches are slow where lines are filled in turns.
+constexpr std::int64_t kWeaveRound = 4;     // 2 KiB of tiles
+constexpr std::int64_t kUnweaveRound = 16;  // a line of every row
+
 void weave(const std::array<const std::byte*, 128>& rows, std::int64_t ahead, std::int64_t k_tiles,
            std::byte* tiles) {
-  std::int64_t k = 0;
-  for (; k + 4 <= k_tiles; k += 4)
+  alignas(kLine) std::array<std::byte, 512 * kWeaveRound> stage;
+  for (std::int64_t k = 0, count = 0; k < k_tiles; k += count) {
+    count = std::min(kWeaveRound, k_tiles - k);
+    // A line of a row lasts 4 rounds; in each of them one row of 4 asks for its next line.
+    const std::int64_t line = k / 16 * 16;
+    const auto asking = static_cast<std::size_t>((k - line) / 4);
     for (std::size_t r = 0; r < 32; ++r) {
-      std::array<const std::byte*, 4> from;
-      std::array<std::byte*, 4> to;
-      for (std::size_t g = 0; g < 4; ++g) {
-        from[g] = rows[32 * g + r] + 4 * k;
-        to[g] = tiles + 512 * (k + static_cast<std::int64_t>(g)) + 16 * r;
-        if (k % 16 == 0) hwy::Prefetch(from[g] + ahead);
+      const std::array<const std::byte*, 4> from = {rows[r] + 4 * k, rows[32 + r] + 4 * k,
+                                                    rows[64 + r] + 4 * k, rows[96 + r] + 4 * k};
+      ask(rows[32 * asking + r] + 4 * line + ahead);
+      std::byte* to = stage.data() + 16 * r;
+      if (count == kWeaveRound) {
+        transpose(from, {to, to + 512, to + 1024, to + 1536});
+        continue;
       }
-      transpose(from, to);
+      for (std::int64_t t = 0; t < count; ++t)
+        for (std::size_t g = 0; g < 4; ++g) copy_few(from[g] + 4 * t, to + 512 * t + 4 * g, 4);
     }
-  for (; k < k_tiles; ++k)
-    for (std::size_t r = 0; r < 32; ++r)
-      for (std::size_t g = 0; g < 4; ++g)
-        copy_few(rows[32 * g + r] + 4 * k, tiles + 512 * k + 16 * r + 4 * g, 4);
+    copy_piece(stage.data(), stage.data(), tiles + 512 * k, 512 * count);
+  }
 }
 
-void unweave(const std::byte* tiles, std::int64_t k_tiles, const std::array<std::byte*, 128>& rows) {
-  std::int64_t k = 0;
-  for (; k + 4 <= k_tiles; k += 4)
-    for (std::size_t r = 0; r < 32; ++r) {
-      std::array<const std::byte*, 4> from;
-      std::array<std::byte*, 4> to;
-      for (std::size_t g = 0; g < 4; ++g) {
-        from[g] = tiles + 512 * (k + static_cast<std::int64_t>(g)) + 16 * r;
-        to[g] = rows[32 * g + r] + 4 * k;
+void unweave(const std::byte* tiles, std::int64_t ahead, std::int64_t k_tiles,
+             const std::array<std::byte*, 128>& rows) {
+  constexpr std::int64_t kRow = 4 * kUnweaveRound;
+  alignas(kLine) std::array<std::byte, 128 * kRow> stage;
+  for (std::int64_t k = 0, count = 0; k < k_tiles; k += count) {
+    count = std::min(kUnweaveRound, k_tiles - k);
+    const std::byte* next = tiles + (k + 2 * kUnweaveRound <= k_tiles ? 512 * (k + kUnweaveRound) : ahead);
+    for (std::int64_t r = 0; r < 32; ++r) {
+      const std::byte* from = tiles + 512 * k + 16 * r;
+      std::byte* to = stage.data() + r * kRow;
+      std::int64_t t = 0;
+      for (; t + 4 <= count; t += 4) {
+        ask(next + (r * 4 + t / 4) * kLine % (512 * count));
+        const std::byte* f = from + 512 * t;
+        std::byte* s = to + 4 * t;
+        transpose({f, f + 512, f + 1024, f + 1536}, {s, s + 32 * kRow, s + 64 * kRow, s + 96 * kRow});
       }
-      transpose(from, to);
+      for (; t < count; ++t)
+        for (std::int64_t g = 0; g < 4; ++g) copy_few(from + 512 * t + 4 * g, to + 32 * g * kRow + 4 * t, 4);
     }
-  for (; k < k_tiles; ++k)
-    for (std::size_t r = 0; r < 32; ++r)
-      for (std::size_t g = 0; g < 4; ++g)
-        copy_few(tiles + 512 * k + 16 * r + 4 * g, rows[32 * g + r] + 4 * k, 4);
+    for (std::int64_t row = 0; row < 128; ++row) {
+      const std::byte* staged = stage.data() + kRow * row;
+      copy_piece(staged, staged, rows[static_cast<std::size_t>(row)] + 4 * k, 4 * count);
+    }
+  }
 }
 
 }  // namespace
@@ -142,8 +164,9 @@ void weave(const std::array<const std::byte*, 128>& rows, std::int64_t ahead, st
            std::byte* tiles) {
   HWY_DYNAMIC_DISPATCH(weave)(rows, ahead, k_tiles, tiles);
 }
-void unweave(const std::byte* tiles, std::int64_t k_tiles, const std::array<std::byte*, 128>& rows) {
-  HWY_DYNAMIC_DISPATCH(unweave)(tiles, k_tiles, rows);
+void unweave(const std::byte* tiles, std::int64_t ahead, std::int64_t k_tiles,
+             const std::array<std::byte*, 128>& rows) {
+  HWY_DYNAMIC_DISPATCH(unweave)(tiles, ahead, k_tiles, rows);
 }
 void finish() { hwy::FlushStream(); }
 

@@ -24,10 +24,12 @@ struct Pieces {
 void copy_pieces(const Pieces& pieces);
 
 // Scales of 128 rows, 4 * k_tiles bytes each, into (out of) k_tiles tiles of 512 bytes: row 32 g + r holds
-// bytes [16 r + 4 g, + 4) of every tile. `ahead` bytes behind each row is what the next call will read.
+// bytes [16 r + 4 g, + 4) of every tile. `ahead` bytes behind its source is
+// what the next call will read (0: nothing).
 void weave(const std::array<const std::byte*, 128>& rows, std::int64_t ahead, std::int64_t k_tiles,
            std::byte* tiles);
-void unweave(const std::byte* tiles, std::int64_t k_tiles, const std::array<std::byte*, 128>& rows);
+void unweave(const std::byte* tiles, std::int64_t ahead, std::int64_t k_tiles,
+             const std::array<std::byte*, 128>& rows);
 
 // Stores that went past the caches are visible to other threads after this.
 void finish();

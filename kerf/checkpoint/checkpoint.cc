@@ -1,0 +1,161 @@
+#include "kerf/checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <map>
+
+#include "kerf/base/format.h"
+#include "kerf/checkpoint/internal/file.h"
+#include "kerf/checkpoint/internal/layer.h"
+
+namespace kerf::checkpoint {
+
+struct Checkpoint::State {
+  std::filesystem::path directory;
+  ModelConfig config;
+  std::vector<std::string> notes;
+  std::unique_ptr<internal::TensorTable> table;
+  std::map<std::int64_t, std::unique_ptr<internal::Layer>> layers;
+  std::vector<std::int64_t> moe_layers;
+  std::vector<Shard> shards;
+};
+
+namespace {
+
+using internal::ExpertNaming;
+
+// What the names say about one layer with routed experts.
+struct Outline {
+  std::string_view prefix;
+  ExpertNaming naming = ExpertNaming::none;
+  std::string_view first;  // a tensor of that naming, for messages
+};
+
+// Groups the experts' tensors by layer; refuses names that would change the result if they were ignored.
+std::map<std::int64_t, Outline> outline(const internal::TensorTable& table, const ModelConfig& config,
+                                        std::vector<std::string>& notes) {
+  std::map<std::int64_t, Outline> layers;
+  std::map<std::int64_t, std::string_view> beyond;
+  for (const std::string_view name : table.names()) {
+    const auto layer = internal::parse_layer_name(name);
+    if (!layer) continue;
+    const internal::ExpertName expert = internal::parse_expert_name(layer->rest);
+    if (expert.naming == ExpertNaming::none || expert.naming == ExpertNaming::post_norm) continue;
+    if (layer->layer >= config.layers) {
+      beyond.try_emplace(layer->layer, name);
+      continue;
+    }
+    const std::string& file = table.file(*table.find(name));
+    if (expert.naming == ExpertNaming::unknown)
+      fail(ErrorKind::unsupported, "layer {}: {} in {}: kerf does not know this tensor of routed experts",
+           layer->layer, internal::shown(name), file);
+    if (expert.expert >= config.experts)
+      fail(ErrorKind::checkpoint,
+           "layer {}: {} in {}: got expert {}, wanted {} experts, 0 to {} (config.json)", layer->layer,
+           internal::shown(name), file, expert.expert, config.experts, config.experts - 1);
+    const auto [at, fresh] = layers.try_emplace(layer->layer, Outline{layer->prefix, expert.naming, name});
+    if (at->second.prefix != layer->prefix || at->second.naming != expert.naming)
+      fail(ErrorKind::checkpoint, "layer {}: {} and {} name its experts in two ways, wanted one",
+           layer->layer, internal::shown(at->second.first), internal::shown(name));
+  }
+  if (layers.empty())
+    fail(ErrorKind::checkpoint,
+         "no routed experts: wanted tensors such as model.layers.0.mlp.experts.0.gate_proj.weight or "
+         "model.layers.0.mlp.experts.gate_up_proj");
+  for (const auto& [layer, name] : beyond)
+    notes.push_back(fmt::format("layer {}: beyond the {} layers of config.json, ignored: {}", layer,
+                                config.layers, internal::shown(name)));
+  return layers;
+}
+
+// The tensors decide whether there is a norm after the experts and a selection bias; all layers must agree on
+// the norm.
+void settle_config(const Checkpoint& checkpoint, ModelConfig& config, std::vector<std::string>& notes) {
+  std::vector<std::int64_t> with;
+  std::vector<std::int64_t> without;
+  for (const std::int64_t l : checkpoint.moe_layers()) {
+    const MoeLayer& layer = checkpoint.layer(l);
+    const auto norm = layer.find(internal::post_norm_name);
+    (norm ? with : without).push_back(l);
+    if (norm && (norm->dtype != tensor::Dtype::bf16 || norm->shape != tensor::Shape{config.hidden}))
+      fail(ErrorKind::checkpoint, "layer {}: {}: got {} {}, wanted BF16 [{}]", l, internal::post_norm_name,
+           tensor::name(norm->dtype), norm->shape.text(), config.hidden);
+    if (layer.find(internal::selection_bias_name)) config.router.selection_bias = true;
+  }
+  if (!with.empty() && !without.empty())
+    fail(ErrorKind::checkpoint, "layer {}: {} is missing, layer {} has it", without.front(),
+         internal::post_norm_name, with.front());
+  if (!with.empty()) {
+    if (!config.post_norm) config.post_norm = PostNormConfig{};
+  } else if (config.post_norm) {
+    config.post_norm.reset();
+    notes.push_back(
+        fmt::format("no layer has {}: the experts' rows are not normed", internal::post_norm_name));
+  }
+}
+
+}  // namespace
+
+Checkpoint Checkpoint::open(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const auto state = std::make_shared<State>();
+  state->directory = path;
+  if (!std::filesystem::is_directory(path, ignored)) {
+    if (!std::filesystem::exists(path, ignored))
+      fail(ErrorKind::checkpoint, "{}: no such directory", path.string());
+    state->directory = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  }
+  state->config = read_config(state->directory);
+  const ModelConfig& config = state->config;
+  state->table = std::make_unique<internal::TensorTable>(state->directory, config.experts, state->notes);
+  for (std::size_t s = 0; s < state->table->files().size(); ++s) {
+    const Header& header = state->table->headers()[s];
+    state->shards.push_back({state->table->files()[s], header.file_bytes, std::ssize(header.tensors)});
+  }
+  std::vector<std::int64_t> weight_only;
+  for (const auto& [l, found] : outline(*state->table, config, state->notes)) {
+    internal::LayerSource source{
+        *state->table,    l, std::string(found.prefix), config.experts, config.hidden, config.intermediate,
+        config.quant_algo};
+    auto layer = found.naming == ExpertNaming::fused ? internal::make_fused_layer(std::move(source))
+                                                     : internal::make_per_expert_layer(std::move(source));
+    if (layer->kind() == ExpertKind::nvfp4 && config.quant_algo == "W4A16_NVFP4" &&
+        !layer->has_input_scales())
+      weight_only.push_back(l);
+    state->layers.emplace(l, std::move(layer));
+    state->moe_layers.push_back(l);
+  }
+  if (!weight_only.empty())
+    state->notes.push_back(fmt::format(
+        "{} layer{} without input scales (first: layer {}): weight-only (W4A16), activations stay bf16",
+        weight_only.size(), weight_only.size() == 1 ? "" : "s", weight_only.front()));
+  Checkpoint out;
+  out.state_ = state;
+  settle_config(out, state->config, state->notes);
+  return out;
+}
+
+const ModelConfig& Checkpoint::config() const { return state_->config; }
+const std::filesystem::path& Checkpoint::directory() const { return state_->directory; }
+const std::vector<std::int64_t>& Checkpoint::moe_layers() const { return state_->moe_layers; }
+const std::vector<std::string>& Checkpoint::notes() const { return state_->notes; }
+const std::vector<Checkpoint::Shard>& Checkpoint::shards() const { return state_->shards; }
+
+const MoeLayer& Checkpoint::layer(std::int64_t index) const {
+  const auto found = state_->layers.find(index);
+  if (found == state_->layers.end())
+    fail(ErrorKind::usage, "layer {} has no routed experts; layers that have: {}", index,
+         fmt::join(state_->moe_layers, ", "));
+  return *found->second;
+}
+
+std::vector<std::string> notes_of(const LayerScales& scales) {
+  std::vector<std::string> out;
+  if (scales.gate_up_differ != 0)
+    out.push_back(fmt::format(
+        "{} of {} experts have different gate/up global scales, largest ratio {:.4g}, kept separate",
+        scales.gate_up_differ, scales.ws2_gate.size(), scales.largest_gate_up_ratio));
+  if (scales.weight_only) out.emplace_back("no input scales: weight-only (W4A16), activations stay bf16");
+  return out;
+}
+
+}  // namespace kerf::checkpoint

@@ -1,0 +1,85 @@
+// What both namings of a layer's experts share: global scales, the scan of block scales, checks of dtype and
+// shape. A naming says where each number lies; everything that judges numbers is here.
+#pragma once
+
+#include <array>
+#include <initializer_list>
+#include <memory>
+#include <string>
+
+#include "kerf/checkpoint/checkpoint.h"
+#include "kerf/checkpoint/internal/names.h"
+#include "kerf/checkpoint/internal/tensor_table.h"
+
+namespace kerf::checkpoint::internal {
+
+// What a layer is made from. `table` must outlive the layer.
+struct LayerSource {
+  const TensorTable& table;
+  std::int64_t index = 0;
+  std::string prefix;        // "model.layers.0."
+  std::int64_t experts = 0;  // E, H, I of the configuration
+  std::int64_t hidden = 0;
+  std::int64_t intermediate = 0;
+  std::string quant_algo;
+};
+
+class Layer : public MoeLayer {
+ public:
+  explicit Layer(LayerSource source) : source_(std::move(source)) {}
+
+  [[nodiscard]] std::int64_t index() const final { return source_.index; }
+  [[nodiscard]] ExpertKind kind() const final { return kind_; }
+  LayerScales scales(Faults& faults) const final;
+  void scan_block_scales(std::int64_t e, Faults& faults) const final;
+  [[nodiscard]] std::optional<tensor::TensorView> find(std::string_view suffix) const final;
+  [[nodiscard]] std::int64_t expert_bytes() const final;
+  // From headers alone: whether any expert of this NVFP4 layer has an input scale.
+  [[nodiscard]] virtual bool has_input_scales() const = 0;
+
+ protected:
+  // A global or input scale of expert e; nothing where the tensor is not there.
+  [[nodiscard]] virtual std::optional<float> scalar(Projection projection, Part part,
+                                                    std::int64_t e) const = 0;
+  // The tensor that holds (or should hold) it, as messages name it.
+  [[nodiscard]] virtual std::string tensor_name(Projection projection, Part part, std::int64_t e) const = 0;
+  // The row of that tensor at which the expert's projection begins.
+  [[nodiscard]] virtual std::int64_t first_row(Projection projection) const = 0;
+
+  [[nodiscard]] const LayerSource& source() const { return source_; }
+  [[nodiscard]] const Located* find_full(std::string_view name) const { return source_.table.find(name); }
+  [[nodiscard]] std::int64_t rows(Projection p) const {
+    return p == Projection::down ? source_.hidden : source_.intermediate;
+  }
+  [[nodiscard]] std::int64_t columns(Projection p) const {
+    return p == Projection::down ? source_.intermediate : source_.hidden;
+  }
+  void set_kind(ExpertKind kind) { kind_ = kind; }
+
+  // U8: nvfp4, BF16: bf16; Error{checkpoint} for any other dtype of a weight.
+  [[nodiscard]] ExpertKind kind_of_weight(const std::string& name, const Located& located) const;
+  // Error{checkpoint} with layer, tensor, file, got and wanted unless the tensor is so.
+  void expect(const std::string& name, const Located& located, tensor::Dtype dtype,
+              const tensor::Shape& shape) const;
+  void expect_dtype(const std::string& name, const Located& located, tensor::Dtype dtype) const;
+  // "layer 0: <name> in <file>"
+  [[nodiscard]] std::string where(const std::string& name, const Located& located) const;
+  // Error{usage} unless e is an expert.
+  void expect_expert(std::int64_t e) const;
+  // Error{unsupported} where H or I are not whole NVFP4 blocks.
+  void expect_blocks() const;
+
+ private:
+  // The faults among the block scales [rows, blocks] of one projection, one by one.
+  void walk_block_scales(const tensor::TensorView& view, Projection p, std::int64_t e, Faults& faults) const;
+
+  LayerSource source_;
+  ExpertKind kind_ = ExpertKind::nvfp4;
+};
+
+// Both check every tensor's presence, dtype and shape from the headers; Error{checkpoint} that says what was
+// got and wanted, and in which layer, tensor, expert and file.
+std::unique_ptr<Layer> make_per_expert_layer(LayerSource source);
+std::unique_ptr<Layer> make_fused_layer(LayerSource source);
+
+}  // namespace kerf::checkpoint::internal

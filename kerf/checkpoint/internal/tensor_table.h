@@ -1,0 +1,51 @@
+// All tensors of a checkpoint by name, over its shards. Built from headers alone: every shard's header and
+// size has been checked before the first shard is mapped. Immutable afterwards; entries stay where they are.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "kerf/checkpoint/internal/shards.h"
+#include "kerf/checkpoint/safetensors.h"
+
+namespace kerf::checkpoint::internal {
+
+struct Located {
+  const TensorEntry* entry = nullptr;
+  std::size_t shard = 0;
+};
+
+class TensorTable {
+ public:
+  // `experts`: E, for messages about tensors that the index names and a file lacks. Things worth saying are
+  // appended to `notes`.
+  TensorTable(const std::filesystem::path& directory, std::int64_t experts, std::vector<std::string>& notes);
+  TensorTable(const TensorTable&) = delete;
+  TensorTable& operator=(const TensorTable&) = delete;
+
+  // Null where there is no such tensor.
+  [[nodiscard]] const Located* find(std::string_view name) const;
+  [[nodiscard]] tensor::TensorView view(const Located& located) const;
+  [[nodiscard]] const std::string& file(const Located& located) const { return shards_.files[located.shard]; }
+  // Every name that counts, in the order of shards and, inside a shard, of names.
+  [[nodiscard]] const std::vector<std::string_view>& names() const { return names_; }
+  [[nodiscard]] const std::vector<std::string>& files() const { return shards_.files; }
+  [[nodiscard]] const std::vector<Header>& headers() const { return headers_; }
+
+ private:
+  void resolve_by_index(std::int64_t experts, std::vector<std::string>& notes);
+  void resolve_alone();
+  void add(const std::pair<const std::string, TensorEntry>& tensor, std::size_t shard);
+
+  ShardFiles shards_;
+  std::vector<Header> headers_;
+  std::vector<MappedFile> maps_;
+  std::unordered_map<std::string_view, Located> by_name_;
+  std::vector<std::string_view> names_;
+};
+
+}  // namespace kerf::checkpoint::internal

@@ -1,0 +1,123 @@
+// The global scales of a layer: all of them are read on every rank, so that what is reduced over all experts
+// has the same bits everywhere.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <string_view>
+
+#include "kerf/base/format.h"
+#include "kerf/base/fp_guard.h"
+#include "kerf/checkpoint/internal/layer.h"
+
+namespace kerf::checkpoint::internal {
+
+namespace {
+
+using Values = std::vector<std::optional<float>>;
+
+// Why a scale cannot be used; empty where it can. A scale divides somewhere, so its reciprocal counts too.
+std::string_view fault_of(const std::optional<float>& value) {
+  if (!value) return "missing";
+  if (std::isnan(*value)) return "NaN";
+  if (std::isinf(*value)) return "infinite";
+  if (*value == 0.0F) return "zero";
+  if (*value < 0.0F) return "negative";
+  if (std::isinf(1.0F / *value)) return "too small (infinite reciprocal)";
+  return {};
+}
+
+float largest(const Values& values) {
+  float out = -std::numeric_limits<float>::infinity();
+  for (const auto& v : values) {
+    if (!fault_of(v).empty()) return std::numeric_limits<float>::quiet_NaN();
+    out = std::max(out, *v);
+  }
+  return out;
+}
+
+std::vector<float> usable(const Values& values) {
+  std::vector<float> out;
+  out.reserve(values.size());
+  for (const auto& v : values)
+    out.push_back(fault_of(v).empty() ? *v : std::numeric_limits<float>::quiet_NaN());
+  return out;
+}
+
+// Notes how gate and up differ; experts with an unusable scale are left out.
+void compare_gate_up(LayerScales& scales) {
+  for (std::size_t e = 0; e < scales.ws2_gate.size(); ++e) {
+    const double gate = scales.ws2_gate[e];
+    const double up = scales.ws2_up[e];
+    if (std::isnan(gate) || std::isnan(up) || gate == up) continue;
+    ++scales.gate_up_differ;
+    scales.largest_gate_up_ratio = std::max({scales.largest_gate_up_ratio, gate / up, up / gate});
+  }
+}
+
+}  // namespace
+
+LayerScales Layer::scales(Faults& faults) const {
+  if (kind() != ExpertKind::nvfp4)
+    fail(ErrorKind::bug, "layer {} has BF16 experts, which have no scales", index());
+  const FpGuard guard;  // with subnormals flushed, 1e-45 would look like 0
+  const std::int64_t experts = source_.experts;
+  const auto read = [&](Projection p, Part part) {
+    Values values;
+    values.reserve(static_cast<std::size_t>(experts));
+    for (std::int64_t e = 0; e < experts; ++e) values.push_back(scalar(p, part, e));
+    return values;
+  };
+  const auto report = [&](Projection p, Part part, const Values& values) {
+    std::map<std::string_view, std::int64_t> alike;
+    for (const auto& value : values) ++alike[fault_of(value)];
+    for (std::int64_t e = 0; e < experts; ++e) {
+      const auto& value = values[static_cast<std::size_t>(e)];
+      const std::string_view fault = fault_of(value);
+      if (fault.empty()) continue;
+      faults.add(fmt::format("{} {}", fault, name(part)),
+                 fmt::format("layer {}, {}, expert {}, {} of {}, value {}", index(), tensor_name(p, part, e),
+                             e, alike[fault], experts, value ? fmt::format("{}", *value) : "missing"));
+    }
+  };
+
+  std::array<Values, 3> weight_scales;
+  std::array<Values, 3> input_scales;
+  for (const Projection p : all_projections) {
+    const auto i = static_cast<std::size_t>(p);
+    weight_scales[i] = read(p, Part::global_scale);
+    input_scales[i] = read(p, Part::input_scale);
+    report(p, Part::global_scale, weight_scales[i]);
+  }
+
+  LayerScales out;
+  out.ws2_gate = usable(weight_scales[0]);
+  out.ws2_up = usable(weight_scales[1]);
+  out.ws2_down = usable(weight_scales[2]);
+  compare_gate_up(out);
+
+  if (has_input_scales()) {
+    for (const Projection p : all_projections)
+      report(p, Part::input_scale, input_scales[static_cast<std::size_t>(p)]);
+    const float gate = largest(input_scales[0]);
+    const float up = largest(input_scales[1]);
+    out.in13 =
+        std::isnan(gate) || std::isnan(up) ? std::numeric_limits<float>::quiet_NaN() : std::max(gate, up);
+    out.in2 = largest(input_scales[2]);
+    return out;
+  }
+  if (source_.quant_algo == "W4A16_NVFP4") {
+    out.weight_only = true;
+  } else {
+    faults.add(
+        "missing input_scale",
+        fmt::format("layer {}, {}, {} of {} experts, value missing: no expert has one; such a checkpoint is "
+                    "weight-only (W4A16), but its quant_algo is {}",
+                    index(), tensor_name(Projection::gate, Part::input_scale, 0), experts, experts,
+                    source_.quant_algo));
+  }
+  out.in13 = out.in2 = std::numeric_limits<float>::quiet_NaN();
+  return out;
+}
+
+}  // namespace kerf::checkpoint::internal

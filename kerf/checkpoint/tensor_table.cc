@@ -1,0 +1,138 @@
+#include "kerf/checkpoint/internal/tensor_table.h"
+
+#include <algorithm>
+#include <map>
+
+#include "kerf/base/format.h"
+#include "kerf/checkpoint/internal/file.h"
+#include "kerf/checkpoint/internal/names.h"
+
+namespace kerf::checkpoint::internal {
+
+namespace {
+
+constexpr std::size_t kListed = 5;
+
+struct Absent {
+  std::string_view name;
+  std::string_view file;
+};
+
+// What a refusal says about tensors that the index names and their files lack; experts' tensors with layer,
+// expert, and how many of the layer's E experts lack the same one.
+std::string describe(const std::vector<Absent>& absent, std::int64_t experts) {
+  std::map<std::pair<std::int64_t, std::string_view>, int> alike;
+  const auto parsed = [](const Absent& a) {
+    const auto layer = parse_layer_name(a.name);
+    return std::pair(layer, layer ? parse_expert_name(layer->rest) : ExpertName{});
+  };
+  for (const Absent& a : absent)
+    if (const auto [layer, expert] = parsed(a); expert.naming == ExpertNaming::per_expert)
+      ++alike[{layer->layer, expert.suffix}];
+  std::string out;
+  for (std::size_t i = 0; i < std::min(absent.size(), kListed); ++i) {
+    const auto [layer, expert] = parsed(absent[i]);
+    if (i != 0) out += "; ";
+    if (layer) out += fmt::format("layer {}, ", layer->layer);
+    out += shown(absent[i].name);
+    if (expert.naming == ExpertNaming::per_expert)
+      out += fmt::format(", expert {}, {} of {}, value missing", expert.expert,
+                         alike[{layer->layer, expert.suffix}], experts);
+    out += fmt::format(", in {}", absent[i].file);
+  }
+  return out + (absent.size() > kListed ? "; ..." : "");
+}
+
+}  // namespace
+
+TensorTable::TensorTable(const std::filesystem::path& directory, std::int64_t experts,
+                         std::vector<std::string>& notes)
+    : shards_(find_shards(directory)) {
+  headers_.reserve(shards_.files.size());
+  for (const std::string& file : shards_.files) headers_.push_back(read_header(directory / file));
+  if (shards_.index)
+    resolve_by_index(experts, notes);
+  else
+    resolve_alone();
+  for (std::size_t s = 0; s < headers_.size(); ++s)
+    if (headers_[s].stray_bytes != 0)
+      notes.push_back(
+          fmt::format("{}: {} bytes that belong to no tensor", shards_.files[s], headers_[s].stray_bytes));
+
+  maps_.reserve(headers_.size());
+  for (std::size_t s = 0; s < headers_.size(); ++s) {
+    maps_.push_back(MappedFile::open(directory / shards_.files[s]));
+    if (std::ssize(maps_.back().bytes()) != headers_[s].file_bytes)
+      fail(ErrorKind::checkpoint, "{}: {} bytes when its header was read, {} when it was mapped",
+           (directory / shards_.files[s]).string(), headers_[s].file_bytes, maps_.back().bytes().size());
+  }
+}
+
+void TensorTable::add(const std::pair<const std::string, TensorEntry>& tensor, std::size_t shard) {
+  by_name_.emplace(tensor.first, Located{&tensor.second, shard});
+  names_.push_back(tensor.first);
+}
+
+void TensorTable::resolve_by_index(std::int64_t experts, std::vector<std::string>& notes) {
+  const auto& index = *shards_.index;
+  const auto holds = [&](std::string_view file, std::string_view name) {
+    const auto at = std::lower_bound(shards_.files.begin(), shards_.files.end(), file);
+    return headers_[static_cast<std::size_t>(at - shards_.files.begin())].tensors.contains(name);
+  };
+  std::vector<Absent> absent;
+  for (const auto& [name, file] : index)
+    if (!holds(file, name)) absent.push_back({name, file});
+  if (!absent.empty())
+    fail(ErrorKind::checkpoint, "{} names {} tensor{} that the file lacks: {}", index_name, absent.size(),
+         absent.size() == 1 ? "" : "s", describe(absent, experts));
+
+  std::int64_t doubled = 0;
+  std::int64_t unnamed = 0;
+  std::string first_doubled;
+  std::string first_unnamed;
+  for (std::size_t s = 0; s < headers_.size(); ++s) {
+    for (const auto& tensor : headers_[s].tensors) {
+      const auto indexed = index.find(tensor.first);
+      if (indexed == index.end()) {
+        if (unnamed++ == 0) first_unnamed = fmt::format("{} in {}", shown(tensor.first), shards_.files[s]);
+      } else if (indexed->second != shards_.files[s]) {
+        if (doubled++ == 0)
+          first_doubled = fmt::format("{} in {}, the index says {}", shown(tensor.first), shards_.files[s],
+                                      indexed->second);
+      } else {
+        add(tensor, s);
+      }
+    }
+  }
+  if (doubled != 0)
+    notes.push_back(fmt::format("{} tensor{} in a second shard as well, ignored there: {}", doubled,
+                                doubled == 1 ? "" : "s", first_doubled));
+  if (unnamed != 0)
+    notes.push_back(fmt::format("{} tensor{} that the index does not name, ignored: {}", unnamed,
+                                unnamed == 1 ? "" : "s", first_unnamed));
+}
+
+void TensorTable::resolve_alone() {
+  for (std::size_t s = 0; s < headers_.size(); ++s) {
+    for (const auto& tensor : headers_[s].tensors) {
+      if (const Located* other = find(tensor.first))
+        fail(ErrorKind::checkpoint, "ambiguous without {}: tensor '{}' is in {} and in {}", index_name,
+             shown(tensor.first), file(*other), shards_.files[s]);
+      add(tensor, s);
+    }
+  }
+}
+
+const Located* TensorTable::find(std::string_view name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : &found->second;
+}
+
+tensor::TensorView TensorTable::view(const Located& located) const {
+  const TensorEntry& entry = *located.entry;
+  return {entry.dtype, entry.shape,
+          maps_[located.shard].bytes().subspan(static_cast<std::size_t>(entry.begin),
+                                               static_cast<std::size_t>(entry.end - entry.begin))};
+}
+
+}  // namespace kerf::checkpoint::internal

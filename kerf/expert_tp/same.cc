@@ -1,0 +1,66 @@
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include "kerf/base/format.h"
+#include "kerf/expert_tp/expert_tp.h"
+#include "kerf/expert_tp/internal/same.h"
+
+namespace kerf::expert_tp {
+
+namespace {
+
+template <typename T>
+std::vector<T> gather(comm::Group& group, std::span<const T> mine, std::string_view what) {
+  std::vector<T> all(mine.size() * static_cast<std::size_t>(group.size()));
+  group.all_gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)), what);
+  return all;
+}
+
+// The value's bits, and whether the tensor holds exactly one.
+struct ScalarBits {
+  std::uint32_t bits = 0;
+  std::uint32_t usable = 0;
+};
+ScalarBits scalar_bits(const tensor::TensorView& view) {
+  ScalarBits scalar;
+  if (view.bytes.size() != sizeof scalar.bits) return scalar;
+  std::memcpy(&scalar.bits, view.bytes.data(), sizeof scalar.bits);
+  scalar.usable = 1;
+  return scalar;
+}
+
+std::string text(ScalarBits scalar) {
+  if (scalar.usable == 0) return "no single f32";
+  return fmt::format("{} (0x{:08X})", std::bit_cast<float>(scalar.bits), scalar.bits);
+}
+
+}  // namespace
+
+Verdict internal::differing(std::span<const Fact> facts, comm::Group& group, std::string_view what) {
+  std::vector<std::int64_t> mine;
+  mine.reserve(facts.size());
+  for (const Fact& fact : facts) mine.push_back(fact.value);
+  const auto all = gather(group, std::span<const std::int64_t>(mine), what);
+  for (std::size_t at = mine.size(); at < all.size(); ++at)
+    if (const std::size_t i = at % mine.size(); all[at] != all[i])
+      return because(ErrorKind::unsupported, "{} differs: rank 0 has {}, rank {} has {}", facts[i].name,
+                     all[i], at / mine.size(), all[at]);
+  return std::nullopt;
+}
+
+Verdict check_global_scales(const layout::Nvfp4View& stock, comm::Group& group) {
+  constexpr std::array<const char*, 2> kNames = {"a1_gscale", "a2_gscale"};
+  const std::array<ScalarBits, 2> mine = {scalar_bits(stock.a1_gscale), scalar_bits(stock.a2_gscale)};
+  const auto all = gather(group, std::span<const ScalarBits>(mine), "global scales");
+  for (std::size_t at = 0; at < all.size(); ++at) {
+    const ScalarBits first = all[at % 2];
+    if (all[at].usable != 0 && all[at].bits == first.bits && first.usable != 0) continue;
+    return because(ErrorKind::unsupported,
+                   "{} must have the same bits on every rank: rank 0 has {}, rank {} has {}", kNames[at % 2],
+                   text(first), at / 2, text(all[at]));
+  }
+  return std::nullopt;
+}
+
+}  // namespace kerf::expert_tp
