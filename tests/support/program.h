@@ -12,16 +12,16 @@ struct Ran {
   std::string err;
 };
 
-// `program` is the executable's path; no shell is involved. `environment` adds NAME=VALUE to this process's
-// own.
+// `program` is the executable's path; no shell is involved. `environment` (NAME=VALUE) takes the place of the
+// KERF_* variables of this process. `to`: a descriptor that becomes standard output, which then is not kept.
 Ran run_executable(const std::string& program, const std::vector<std::string>& arguments,
-                   const std::vector<std::string>& environment = {});
+                   const std::vector<std::string>& environment = {}, int to = -1);
 
 #ifdef KERF_PROGRAM
 // The kerf of this build.
 inline Ran run_program(const std::vector<std::string>& arguments,
-                       const std::vector<std::string>& environment = {}) {
-  return run_executable(KERF_PROGRAM, arguments, environment);
+                       const std::vector<std::string>& environment = {}, int to = -1) {
+  return run_executable(KERF_PROGRAM, arguments, environment, to);
 }
 #endif
 
