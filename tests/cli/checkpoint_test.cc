@@ -19,10 +19,10 @@ std::string written(const Onehot& checkpoint, const TempDir& dir) {
 TEST(Inspect, SaysWhatIsThere) {
   const TempDir dir;
   const std::string path = written(Onehot{}, dir);
-  const Ran ran = run_kerf({"inspect", path, "--json"});
+  const Ran ran = run_program({"inspect", path, "--json"});
   ASSERT_EQ(ran.code, 0) << ran.err;
   EXPECT_EQ(ran.err, "");
-  const auto json = ran.json();
+  const auto json = json_of(ran);
   EXPECT_EQ(json["experts"], 4);
   EXPECT_EQ(json["hidden"], 256);
   EXPECT_EQ(json["intermediate"], 128);
@@ -41,7 +41,7 @@ TEST(Inspect, SaysWhatIsThere) {
   EXPECT_EQ(layer["gate_up_differ"], 0);
   EXPECT_EQ(layer["input_scale"]["highest"], 1.0);
   EXPECT_EQ(layer["intermediate_scale"]["lowest"], 216.0);
-  const Ran text = run_kerf({"inspect", path});
+  const Ran text = run_program({"inspect", path});
   EXPECT_EQ(text.code, 0);
   for (const char* words :
        {"4 of 256 x 128", "per-expert", "F8_E4M3 [256,8]", "no faults found", "legal tp      1, 2"})
@@ -53,11 +53,11 @@ TEST(Inspect, SaysThatGateAndUpScalesDiffer) {
   Onehot checkpoint;
   checkpoint.differ_gate_up();
   const std::string path = written(checkpoint, dir);
-  const Ran ran = run_kerf({"inspect", path});
+  const Ran ran = run_program({"inspect", path});
   ASSERT_EQ(ran.code, 0) << ran.err;
   EXPECT_TRUE(contains(
       ran.out, "3 of 4 experts have different gate/up global scales, largest ratio 4, kept separate"));
-  const auto layer = run_kerf({"inspect", path, "--json"}).json()["layers"][0];
+  const auto layer = json_of(run_program({"inspect", path, "--json"}))["layers"][0];
   EXPECT_EQ(layer["gate_up_differ"], 3);
   EXPECT_EQ(layer["largest_gate_up_ratio"], 4.0);
 }
@@ -67,22 +67,22 @@ TEST(Inspect, ListsFaultsAndEndsWell) {
   Onehot checkpoint;
   checkpoint.set_f32(checkpoint.name(2, "down_proj.input_scale"), 0.0F);
   const std::string path = written(checkpoint, dir);
-  const Ran ran = run_kerf({"inspect", path});
+  const Ran ran = run_program({"inspect", path});
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_TRUE(contains(ran.out, "1 faults found"));
   EXPECT_TRUE(contains(ran.out, "experts.2.down_proj.input_scale"));
-  EXPECT_EQ(run_kerf({"inspect", path, "--json"}).json()["faults_total"], 1);
+  EXPECT_EQ(json_of(run_program({"inspect", path, "--json"}))["faults_total"], 1);
 }
 
 TEST(Verify, SoundCheckpointsHaveNoFaults) {
   const TempDir dir;
   const std::string path = written(Onehot{}, dir);
-  const Ran ran = run_kerf({"verify", path});
+  const Ran ran = run_program({"verify", path});
   EXPECT_EQ(ran.code, 0) << ran.err;
   // Block scales 2 * 128 * 16 + 256 * 8, and six scalars, of four experts.
   const std::int64_t bytes = 4 * (2 * 128 * 16 + 256 * 8 + 6 * 4);
   EXPECT_EQ(ran.out, "no faults: 1 layers, 4 experts, " + std::to_string(bytes) + " bytes checked\n");
-  const auto json = run_kerf({"verify", path, "--json"}).json();
+  const auto json = json_of(run_program({"verify", path, "--json"}));
   EXPECT_EQ(json["bytes_checked"], bytes);
   EXPECT_EQ(json["faults_total"], 0);
 }
@@ -91,7 +91,7 @@ TEST(Verify, FindsABlockScaleThatIsNoNumber) {
   const TempDir dir;
   Onehot checkpoint;
   checkpoint.at(checkpoint.name(2, "up_proj.weight_scale")).bytes[5 * 16 + 11] = 0x7F;
-  const Ran ran = run_kerf({"verify", written(checkpoint, dir)});
+  const Ran ran = run_program({"verify", written(checkpoint, dir)});
   EXPECT_EQ(ran.code, 3);
   for (const char* words : {"1 faults", "expert 2", "row 5", "block 11", "0x7F"})
     EXPECT_TRUE(contains(ran.out, words));
@@ -108,9 +108,9 @@ TEST(Verify, GroupsManyFaultsAndGivesTheFirst) {
   checkpoint.at(checkpoint.name(1, "up_proj.weight_scale")).bytes[1] = 0x80;  // -0 is sound
   checkpoint.set_f32(checkpoint.name(3, "up_proj.weight_scale_2"), std::numeric_limits<float>::infinity());
   const std::string path = written(checkpoint, dir);
-  const Ran one = run_kerf({"verify", path, "--json"}, {"KERF_THREADS=1"});
+  const Ran one = run_program({"verify", path, "--json"}, {"KERF_THREADS=1"});
   EXPECT_EQ(one.code, 3);
-  const auto json = one.json();
+  const auto json = json_of(one);
   EXPECT_EQ(json["faults_total"], 1002);
   std::int64_t total = 0;
   bool found = false;
@@ -123,7 +123,7 @@ TEST(Verify, GroupsManyFaultsAndGivesTheFirst) {
   }
   EXPECT_TRUE(found) << json.dump(1);
   EXPECT_EQ(total, 1002);
-  EXPECT_EQ(run_kerf({"verify", path, "--json"}, {"KERF_THREADS=4"}).out, one.out);
+  EXPECT_EQ(run_program({"verify", path, "--json"}, {"KERF_THREADS=4"}).out, one.out);
 }
 
 TEST(Verify, LooksAtBf16Weights) {
@@ -132,7 +132,7 @@ TEST(Verify, LooksAtBf16Weights) {
   auto& bytes = checkpoint.at(checkpoint.name(3, "up_proj.weight", 1)).bytes;
   bytes[2 * (7 * 256 + 9)] = 0xC0;
   bytes[2 * (7 * 256 + 9) + 1] = 0x7F;
-  const Ran ran = run_kerf({"verify", written(checkpoint, dir)});
+  const Ran ran = run_program({"verify", written(checkpoint, dir)});
   EXPECT_EQ(ran.code, 3);
   EXPECT_TRUE(contains(ran.out, "layer 1, expert 3, up, row 7, column 9, bits 0x7FC0"));
 }
@@ -140,7 +140,7 @@ TEST(Verify, LooksAtBf16Weights) {
 TEST(Verify, FusedNamesToo) {
   const TempDir dir;
   const Ran ran =
-      run_kerf({"verify", written(Onehot({.prefix = "model.language_model.", .fused = true}), dir)});
+      run_program({"verify", written(Onehot({.prefix = "model.language_model.", .fused = true}), dir)});
   EXPECT_EQ(ran.code, 0) << ran.err << ran.out;
 }
 
@@ -150,9 +150,10 @@ TEST(Verify, DamagedFilesAreRefusedBeforeAnything) {
   const auto shard = dir.path() / "model-00002-of-00002.safetensors";
   const auto size = std::filesystem::file_size(shard);
   std::filesystem::resize_file(shard, size - 4096);
-  expect_refusal(run_kerf({"verify", path}), 3, {std::to_string(size), std::to_string(size - 4096)});
+  expect_refusal(run_program({"verify", path}), 3, {std::to_string(size), std::to_string(size - 4096)});
   std::filesystem::remove(shard);
-  expect_refusal(run_kerf({"verify", path}), 3, {"model-00002-of-00002.safetensors", "incomplete download"});
+  expect_refusal(run_program({"verify", path}), 3,
+                 {"model-00002-of-00002.safetensors", "incomplete download"});
 }
 
 TEST(SynthCommand, WritesWhatVerifyAccepts) {
@@ -160,12 +161,12 @@ TEST(SynthCommand, WritesWhatVerifyAccepts) {
   for (const char* model : {"muse-spark", "qwen3-moe", "tiny"}) {
     const std::string c = (dir.path() / model).string();
     const Ran ran =
-        run_kerf({"synth", c, "--model", model, "--experts", "4", "--hidden", "256", "--intermediate", "64",
-                  "--layers", "2", "--top-k", "2", "--bf16-layers", "1", "--seed", "9", "--json"});
+        run_program({"synth", c, "--model", model, "--experts", "4", "--hidden", "256", "--intermediate",
+                     "64", "--layers", "2", "--top-k", "2", "--bf16-layers", "1", "--seed", "9", "--json"});
     ASSERT_EQ(ran.code, 0) << ran.err;
-    EXPECT_EQ(ran.json()["bf16_layers"], (std::vector<int>{1}));
-    EXPECT_EQ(run_kerf({"verify", c}).code, 0);
-    const auto json = run_kerf({"inspect", c, "--json"}).json();
+    EXPECT_EQ(json_of(ran)["bf16_layers"], (std::vector<int>{1}));
+    EXPECT_EQ(run_program({"verify", c}).code, 0);
+    const auto json = json_of(run_program({"inspect", c, "--json"}));
     EXPECT_EQ(json["nvfp4_layers"], 1);
     EXPECT_EQ(json["bf16_layers"], 1);
     EXPECT_EQ(json["faults_total"], 0);
@@ -175,7 +176,7 @@ TEST(SynthCommand, WritesWhatVerifyAccepts) {
 TEST(SynthCommand, DefaultsFitTheModel) {
   const TempDir dir;
   const std::string c = (dir.path() / "c").string();
-  const Ran ran = run_kerf({"synth", c, "--model", "tiny", "--quiet"});
+  const Ran ran = run_program({"synth", c, "--model", "tiny", "--quiet"});
   ASSERT_EQ(ran.code, 0) << ran.err;
   EXPECT_EQ(ran.err, "");
   EXPECT_TRUE(contains(ran.out, "8 experts of 256 x 128"));
@@ -188,7 +189,7 @@ TEST(SynthCommand, RefusesWhatCannotBe) {
                            std::initializer_list<std::string_view> words) {
     std::vector<std::string> a = {"synth", c, "--model", "tiny"};
     a.insert(a.end(), more.begin(), more.end());
-    expect_refusal(run_kerf(a), code, words);
+    expect_refusal(run_program(a), code, words);
     EXPECT_FALSE(std::filesystem::exists(c));
   };
   refused({"--hidden", "200"}, 4, {"hidden 200", "128"});
@@ -199,13 +200,13 @@ TEST(SynthCommand, RefusesWhatCannotBe) {
   refused({"--layers", "2", "--bf16-layers", "5"}, 2, {"BF16 layer 5"});
   refused({"--bf16-layers", "3-1"}, 2, {"3-1"});
   refused({"--seed", "18446744073709551616"}, 2, {"--seed", "18446744073709551616"});
-  expect_refusal(run_kerf({"synth", c, "--model", "gpt"}), 2, {"gpt", "muse-spark"});
+  expect_refusal(run_program({"synth", c, "--model", "gpt"}), 2, {"gpt", "muse-spark"});
 }
 
 TEST(SynthCommand, KeepsOtherPeoplesFiles) {
   const TempDir dir;
   std::ofstream(dir.path() / "thesis.txt") << "years of work";
-  expect_refusal(run_kerf({"synth", dir.path().string(), "--model", "tiny"}), 2, {"thesis.txt"});
+  expect_refusal(run_program({"synth", dir.path().string(), "--model", "tiny"}), 2, {"thesis.txt"});
   EXPECT_EQ(read_text(dir.path() / "thesis.txt"), "years of work");
 }
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "kerf/tools/synth.h"
-#include "tests/cli/program.h"
 #include "tests/support/onehot.h"
+#include "tests/support/program.h"
 #include "tests/support/test_env.h"
 
 namespace kerf::test {
@@ -45,7 +45,7 @@ const std::string& onehot() {
 Ran decode(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "decode");
   arguments.insert(arguments.end(), {"--seconds", "0"});
-  return run_kerf(arguments);
+  return run_program(arguments);
 }
 
 std::vector<std::string> keys(const Json& object) {

@@ -23,7 +23,7 @@ Ran plan(std::int64_t experts, std::int64_t h, std::int64_t i, std::vector<std::
                                 "2",
                                 "--json"};
   a.insert(a.end(), more.begin(), more.end());
-  return run_kerf(a);
+  return run_program(a);
 }
 
 struct Cut {
@@ -39,7 +39,7 @@ TEST_P(PlanCuts, AsTheLayoutAllows) {
   const Ran ran = plan(128, c.h, c.i, {"--tp", std::to_string(c.tp)});
   ASSERT_EQ(ran.code, c.code) << ran.err;
   if (c.code == 0) {
-    EXPECT_EQ(std::to_string(ran.json()["slice"].get<std::int64_t>()), c.words.at(0));
+    EXPECT_EQ(std::to_string(json_of(ran)["slice"].get<std::int64_t>()), c.words.at(0));
     return;
   }
   EXPECT_EQ(ran.out, "");
@@ -70,8 +70,8 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Plan, PlacementOfExperts) {
   const Ran good = plan(160, 256, 128, {"--ep", "8"});
   ASSERT_EQ(good.code, 0) << good.err;
-  EXPECT_EQ(good.json()["experts_per_rank"], 20);
-  EXPECT_EQ(good.json()["tp"], 1);
+  EXPECT_EQ(json_of(good)["experts_per_rank"], 20);
+  EXPECT_EQ(json_of(good)["tp"], 1);
   expect_refusal(plan(60, 256, 128, {"--ep", "8"}), 4,
                  {"60 experts over 8 ranks", "legal ep: 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60"});
   expect_refusal(plan(128, 256, 128, {"--ep", "6"}), 4, {"128 experts over 6 ranks"});
@@ -85,8 +85,8 @@ TEST(Plan, RanksMeanBothAndEveryReasonIsGiven) {
   expect_refusal(plan(4, 256, 128, {"--ranks", "8"}), 4, {"slice 16", "4 experts over 8 ranks"});
   const Ran ran = plan(4, 256, 128, {"--ranks", "2"});
   ASSERT_EQ(ran.code, 0) << ran.err;
-  EXPECT_EQ(ran.json()["ep"], 2);
-  EXPECT_EQ(ran.json()["tp"], 2);
+  EXPECT_EQ(json_of(ran)["ep"], 2);
+  EXPECT_EQ(json_of(ran)["tp"], 2);
   EXPECT_EQ(plan(4, 256, 128, {"--ranks", "4", "--tp", "1"}).code, 0);
 }
 
@@ -95,7 +95,7 @@ TEST(Plan, BytesByKind) {
   const Ran ran = plan(8, 256, 128, {"--ranks", "2", "--layers", "4", "--bf16-layers", "0"});
   ASSERT_EQ(ran.code, 0) << ran.err;
   EXPECT_EQ(ran.err, "");
-  const auto json = ran.json();
+  const auto json = json_of(ran);
   const auto ep = json["bytes_per_rank"]["ep"];
   EXPECT_EQ(ep["w13"], 3 * 4 * 256 * 128);
   EXPECT_EQ(ep["w13_sf"], 3 * 4 * 256 * 16);
@@ -125,7 +125,7 @@ TEST(Plan, BytesByKind) {
 
 TEST(Plan, TextNamesWhatJsonNames) {
   const Ran ran =
-      run_kerf({"plan", "--experts", "8", "--hidden", "256", "--intermediate", "128", "--ranks", "2"});
+      run_program({"plan", "--experts", "8", "--hidden", "256", "--intermediate", "128", "--ranks", "2"});
   ASSERT_EQ(ran.code, 0) << ran.err;
   for (const char* words : {"w13_sf", "scalars", "load", "reshard", "steady", "legal tp  1, 2",
                             "legal ep  1, 2, 4, 8", "slice 64"})
@@ -140,41 +140,41 @@ TEST(Plan, FromAConfigWithoutWeights) {
     if (entry.path().extension() != ".json" || entry.path().filename() == "model.safetensors.index.json")
       std::filesystem::remove(entry.path());
   for (const std::string& path : {dir.path().string(), (dir.path() / "config.json").string()}) {
-    const Ran ran = run_kerf({"plan", path, "--ranks", "2", "--layers", "5", "--json"});
+    const Ran ran = run_program({"plan", path, "--ranks", "2", "--layers", "5", "--json"});
     ASSERT_EQ(ran.code, 0) << ran.err;
-    EXPECT_EQ(ran.json()["experts"], 4);
-    EXPECT_EQ(ran.json()["nvfp4_layers"], 5);
-    EXPECT_EQ(ran.json()["slice"], 64);
+    EXPECT_EQ(json_of(ran)["experts"], 4);
+    EXPECT_EQ(json_of(ran)["nvfp4_layers"], 5);
+    EXPECT_EQ(json_of(ran)["slice"], 64);
   }
-  expect_refusal(run_kerf({"plan", dir.path().string(), "--ranks", "4"}), 4, {"slice 32"});
+  expect_refusal(run_program({"plan", dir.path().string(), "--ranks", "4"}), 4, {"slice 32"});
   // Without a word on quantisation: as if NVFP4, and said.
   std::filesystem::remove(dir.path() / "hf_quant_config.json");
-  const Ran bare = run_kerf({"plan", dir.path().string(), "--ranks", "2", "--json"});
+  const Ran bare = run_program({"plan", dir.path().string(), "--ranks", "2", "--json"});
   ASSERT_EQ(bare.code, 0) << bare.err;
-  EXPECT_EQ(bare.json()["nvfp4_layers"], 1);
+  EXPECT_EQ(json_of(bare)["nvfp4_layers"], 1);
   EXPECT_TRUE(contains(bare.err, "no quantisation"));
 }
 
 TEST(Plan, KnowsTheKindsOfLayersOfACheckpoint) {
   const TempDir dir;
   const std::string c = (dir.path() / "c").string();
-  ASSERT_EQ(run_kerf({"synth", c, "--experts", "4", "--hidden", "128", "--intermediate", "128", "--layers",
-                      "3", "--top-k", "2", "--bf16-layers", "0,2"})
+  ASSERT_EQ(run_program({"synth", c, "--experts", "4", "--hidden", "128", "--intermediate", "128", "--layers",
+                         "3", "--top-k", "2", "--bf16-layers", "0,2"})
                 .code,
             0);
-  const auto full = run_kerf({"plan", c, "--ranks", "2", "--json"});
+  const auto full = run_program({"plan", c, "--ranks", "2", "--json"});
   ASSERT_EQ(full.code, 0) << full.err;
-  EXPECT_EQ(full.json()["bf16_layers"], 2);
-  EXPECT_EQ(full.json()["nvfp4_layers"], 1);
+  EXPECT_EQ(json_of(full)["bf16_layers"], 2);
+  EXPECT_EQ(json_of(full)["nvfp4_layers"], 1);
   // Without the weights the exclusions of the quantisation say the same.
   std::filesystem::remove(dir.path() / "c" / "model-00001-of-00001.safetensors");
-  const auto bare = run_kerf({"plan", c, "--ranks", "2", "--json"});
+  const auto bare = run_program({"plan", c, "--ranks", "2", "--json"});
   ASSERT_EQ(bare.code, 0) << bare.err;
   EXPECT_EQ(bare.out, full.out);
 }
 
 TEST(Plan, SizesThatMakeNoSense) {
-  expect_refusal(run_kerf({"plan", "--ranks", "2"}), 2, {"--experts, --hidden and --intermediate"});
+  expect_refusal(run_program({"plan", "--ranks", "2"}), 2, {"--experts, --hidden and --intermediate"});
   expect_refusal(plan(0, 256, 128, {}), 2, {"experts is 0"});
   expect_refusal(plan(4, -256, 128, {}), 2, {"hidden is -256"});
   expect_refusal(plan(4, 256, 128, {"--layers", "0"}), 2, {"--layers is 0"});

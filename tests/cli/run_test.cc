@@ -8,8 +8,8 @@
 
 #include "kerf/checkpoint/safetensors.h"
 #include "kerf/numeric/bf16.h"
-#include "tests/cli/program.h"
 #include "tests/support/onehot.h"
+#include "tests/support/program.h"
 #include "tests/support/test_env.h"
 
 namespace kerf::test {
@@ -68,7 +68,7 @@ class RunCommand : public ::testing::Test {
     std::vector<std::string> arguments = {"run",  path("model"),          "--layer", layer,
                                           "--in", path("in.safetensors"), "--out",   path("out.safetensors")};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    return run_kerf(arguments);
+    return run_program(arguments);
   }
 
   [[nodiscard]] std::vector<float> y() const {

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
+
+#include "kerf/decode/inputs.h"
 
 namespace kerf::tools::internal {
 
@@ -38,7 +41,7 @@ struct ExpertScales {
 };
 ExpertScales expert_scales(const SynthOptions& o, std::int64_t layer, std::int64_t expert) {
   const std::uint64_t word =
-      mix(stream_of(o.seed, fmt::format("scales {}", layer)), static_cast<std::uint64_t>(expert));
+      decode::Stream(stream_of(o.seed, fmt::format("scales {}", layer)))[static_cast<std::uint64_t>(expert)];
   const float unit = code_rms() * scale_rms();  // RMS of codes times block scales
   // Gate and up share a scale in three experts of four, as fused quantisation gives it; in the others the up
   // matrix was quantised on its own.

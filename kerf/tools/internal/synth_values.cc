@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "kerf/decode/inputs.h"
 #include "kerf/numeric/bf16.h"
 #include "kerf/numeric/e2m1.h"
 #include "kerf/numeric/e4m3.h"
@@ -59,11 +60,7 @@ constexpr float mean_square(const Table& table, Value value) {
   return sum / 256.0F;
 }
 
-// The sum of four 16-bit fields, centred: bell-shaped, standard deviation 2^16 / sqrt 3 = 37837.
-float bell(std::uint64_t word) {
-  const auto sum = (word & 0xFFFFU) + ((word >> 16) & 0xFFFFU) + ((word >> 32) & 0xFFFFU) + (word >> 48);
-  return static_cast<float>(static_cast<std::int32_t>(sum) - 131070);
-}
+float centred(std::uint64_t word) { return static_cast<float>(decode::bell(word)); }
 
 // Writes units of `Unit` bytes, made by unit(i), over [begin, begin + out.size()).
 template <std::size_t Unit, typename Make>
@@ -85,9 +82,9 @@ void fill_units(std::int64_t begin, std::span<std::byte> out, Make make) {
 }  // namespace
 
 std::uint64_t stream_of(std::uint64_t seed, std::string_view name) {
-  std::uint64_t hash = mix(seed, 0);
+  std::uint64_t hash = decode::Stream(seed)[0];
   for (const char c : name) hash = (hash ^ static_cast<std::uint8_t>(c)) * 0x100000001B3U;  // FNV-1a
-  return mix(hash, 0);
+  return decode::Stream(hash)[0];
 }
 
 float code_rms() {
@@ -101,11 +98,11 @@ float scale_rms() {
 }
 
 void fill_bytes(const Source& source, std::int64_t begin, std::span<std::byte> out) {
-  const std::uint64_t stream = source.stream;
+  const decode::Stream stream(source.stream);
   switch (source.fill) {
     case Fill::codes:
       fill_units<4>(begin, out, [stream](std::uint64_t i) {
-        const std::uint64_t word = mix(stream, i);
+        const std::uint64_t word = stream[i];
         std::array<std::uint8_t, 4> unit{};
         for (std::size_t b = 0; b < 4; ++b)
           unit[b] = static_cast<std::uint8_t>(codes[(word >> (16 * b)) & 0xFFU] |
@@ -115,7 +112,7 @@ void fill_bytes(const Source& source, std::int64_t begin, std::span<std::byte> o
       return;
     case Fill::block_scales:
       fill_units<8>(begin, out, [stream](std::uint64_t i) {
-        const std::uint64_t word = mix(stream, i);
+        const std::uint64_t word = stream[i];
         std::array<std::uint8_t, 8> unit{};
         for (std::size_t b = 0; b < 8; ++b) unit[b] = scales[(word >> (8 * b)) & 0xFFU];
         return unit;
@@ -123,12 +120,12 @@ void fill_bytes(const Source& source, std::int64_t begin, std::span<std::byte> o
       return;
     case Fill::bf16_normal:
       fill_units<2>(begin, out, [stream, factor = source.deviation / 37837.0F](std::uint64_t i) {
-        return numeric::f32_to_bf16(bell(mix(stream, i)) * factor);
+        return numeric::f32_to_bf16(centred(stream[i]) * factor);
       });
       return;
     case Fill::f32_normal:
       fill_units<4>(begin, out, [stream, factor = source.deviation / 37837.0F](std::uint64_t i) {
-        return bell(mix(stream, i)) * factor;
+        return centred(stream[i]) * factor;
       });
       return;
     case Fill::f32_values: {

@@ -21,18 +21,10 @@ enum class Fill : std::uint8_t {
 
 struct Source {
   Fill fill = Fill::codes;
-  std::uint64_t stream = 0;
+  std::uint64_t stream = 0;  // state of a decode::Stream
   float deviation = 1.0F;
   std::vector<float> values;
 };
-
-// splitmix64 as a function of a counter.
-constexpr std::uint64_t mix(std::uint64_t stream, std::uint64_t i) {
-  std::uint64_t z = stream + (i + 1) * 0x9E3779B97F4A7C15U;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
-  return z ^ (z >> 31);
-}
 
 // A stream for each (seed, name).
 std::uint64_t stream_of(std::uint64_t seed, std::string_view name);
