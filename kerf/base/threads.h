@@ -8,12 +8,19 @@
 
 namespace kerf {
 
+// Most threads of one pool.
+inline constexpr int most_threads = 1024;
+
+// Error{usage} unless 1 <= threads <= most_threads.
+void check_threads(int threads);
+
 // A handle to a pool of `size()` threads (the caller's thread is one of them). Copies share the pool.
 class Workers {
  public:
-  // threads >= 1, otherwise Error{usage}.
+  // 1 to most_threads, otherwise Error{usage}. More than the process has cores is possible, and slower.
   explicit Workers(int threads);
 
+  // Threads that really run: what was asked for, or fewer where the program limits oneTBB.
   [[nodiscard]] int size() const noexcept;
 
   // Runs task(i, worker) for every i in [0, tasks), worker in [0, size()), in any order, each under an

@@ -6,7 +6,6 @@
 #include <thread>
 #include <vector>
 
-#include "kerf/base/format.h"
 #include "kerf/base/fp_guard.h"
 #include "kerf/base/threads.h"
 
@@ -17,7 +16,7 @@ struct Workers::Pool {
 };
 
 Workers::Workers(int threads) {
-  if (threads < 1) fail(ErrorKind::usage, "got {} worker threads, wanted at least 1", threads);
+  check_threads(threads);
   pool_ = std::make_shared<Pool>(Pool{threads});
 }
 

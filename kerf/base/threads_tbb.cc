@@ -5,36 +5,49 @@
 #include <oneapi/tbb/task_arena.h>
 
 #include <algorithm>
+#include <optional>
 
-#include "kerf/base/format.h"
 #include "kerf/base/fp_guard.h"
 #include "kerf/base/threads.h"
 
 namespace kerf {
 
+namespace {
+
+using Limit = tbb::global_control;
+
+// oneTBB hands out no more threads than the process has cores unless told otherwise, and prints a warning
+// where an arena asks for more. A pool that is meant to be larger says so for as long as it lives; a lower
+// limit that the program has set holds all the same.
+std::optional<Limit> raised(int threads) {
+  if (static_cast<std::size_t>(threads) <= Limit::active_value(Limit::max_allowed_parallelism))
+    return std::nullopt;
+  return std::optional<Limit>(std::in_place, Limit::max_allowed_parallelism,
+                              static_cast<std::size_t>(threads));
+}
+
+int allowed(int threads) {
+  return std::min(threads, static_cast<int>(Limit::active_value(Limit::max_allowed_parallelism)));
+}
+
+}  // namespace
+
 struct Workers::Pool {
-  // An arena of more threads than the process has workers for would print a warning; it would not get them
-  // either.
-  explicit Pool(int threads) : size(threads), arena(std::min(threads, most())) { arena.initialize(); }
-
-  static int most() {
-    return static_cast<int>(tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism));
-  }
-
-  int size;
+  explicit Pool(int threads) : limit(raised(threads)), arena(allowed(threads)) { arena.initialize(); }
+  std::optional<Limit> limit;
   tbb::task_arena arena;
 };
 
 Workers::Workers(int threads) {
-  if (threads < 1) fail(ErrorKind::usage, "got {} worker threads, wanted at least 1", threads);
+  check_threads(threads);
   pool_ = std::make_shared<Pool>(threads);
 }
 
-int Workers::size() const noexcept { return pool_->size; }
+int Workers::size() const noexcept { return pool_->arena.max_concurrency(); }
 
 void Workers::for_each(std::size_t tasks, FunctionRef<void(std::size_t, int)> task) const {
   if (tasks == 0) return;
-  if (pool_->size == 1 || tasks == 1) {
+  if (size() == 1 || tasks == 1) {
     const FpGuard guard;
     for (std::size_t i = 0; i < tasks; ++i) task(i, 0);
     return;

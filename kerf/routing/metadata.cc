@@ -45,8 +45,10 @@ constexpr std::int64_t aligned(std::int64_t words) {
   return (words + alignment_words - 1) / alignment_words * alignment_words;
 }
 
-void check_spans(const MetadataShape& shape, std::span<const std::int32_t> ids,
-                 std::span<const float> weights, const Metadata& m) {
+}  // namespace
+
+void check_metadata(const MetadataShape& shape, const Metadata& m) {
+  check_shape(shape);
   const Sizes wanted = sizes_of(shape);
   const std::array<std::size_t, 9> got = {m.total_padded.size(),      m.expanded_to_permuted.size(),
                                           m.permuted_to_token.size(), m.expert_weights.size(),
@@ -59,14 +61,7 @@ void check_spans(const MetadataShape& shape, std::span<const std::int32_t> ids,
            wanted[i]);
     }
   }
-  const auto routes = static_cast<std::size_t>(shape.routes());
-  if (ids.size() != routes || weights.size() != routes) {
-    fail(ErrorKind::bug, "{} ids and {} weights for {} tokens of {} routes", ids.size(), weights.size(),
-         shape.tokens, shape.top_k);
-  }
 }
-
-}  // namespace
 
 std::int64_t metadata_words(const MetadataShape& shape) {
   check_shape(shape);
@@ -130,8 +125,12 @@ Verdict check_ids(std::span<const std::int32_t> ids, std::int64_t top_k, std::in
 
 void write_metadata(const MetadataShape& shape, std::span<const std::int32_t> ids,
                     std::span<const float> weights, const Metadata& out) {
-  check_shape(shape);
-  check_spans(shape, ids, weights, out);
+  check_metadata(shape, out);
+  const auto routes = static_cast<std::size_t>(shape.routes());
+  if (ids.size() != routes || weights.size() != routes) {
+    fail(ErrorKind::bug, "{} ids and {} weights for {} tokens of {} routes", ids.size(), weights.size(),
+         shape.tokens, shape.top_k);
+  }
   // An id's place among the experts here, or one that is not below `local`: -1, ids outside [0, E) and other
   // ranks' experts alike, since offset + local <= E.
   const auto local = static_cast<std::uint64_t>(shape.local);

@@ -60,6 +60,10 @@ class MetadataBuffer {
   tensor::Tensor words_;
 };
 
+// Error{bug} unless the shape makes sense and each of the nine spans is long enough for it. Extra elements
+// are no fault.
+void check_metadata(const MetadataShape& shape, const Metadata& metadata);
+
 // Nothing where every id is -1 or in [0, E); otherwise token, slot and id of the first that is not. T*K ids.
 Verdict check_ids(std::span<const std::int32_t> ids, std::int64_t top_k, std::int64_t experts);
 

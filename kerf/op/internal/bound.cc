@@ -75,6 +75,13 @@ void check_body(const RoutedExperts& experts, const Tokens& tokens, const routin
                 const routing::Metadata& metadata, std::size_t rows) {
   const std::int64_t hidden = experts.shape().hidden;
   const std::int64_t t = tokens.count;
+  routing::check_metadata(shape, metadata);
+  if (shape.top_k != experts.top_k() || shape.experts != experts.num_experts() ||
+      shape.offset != experts.first_expert() || shape.local != experts.shape().experts)
+    fail(ErrorKind::bug,
+         "metadata of top_k {}, experts [{}, {}) of {} for an op of top_k {}, experts [{}, {}) of {}",
+         shape.top_k, shape.offset, shape.offset + shape.local, shape.experts, experts.top_k(),
+         experts.first_expert(), experts.first_expert() + experts.shape().experts, experts.num_experts());
   if (t != shape.tokens) fail(ErrorKind::bug, "{} tokens with metadata of {}", t, shape.tokens);
   const auto want = [&](std::size_t got, std::int64_t wanted, const char* what) {
     if (static_cast<std::int64_t>(got) != wanted)

@@ -56,9 +56,9 @@ class Bound : public RoutedExperts {
   Input input_;
 };
 
-// Error{usage} unless tokens and rows have the sizes that the shape wants; Error{bug} unless every live tile
-// names an expert, a limit and tokens inside the shape. O(rows), so that metadata from elsewhere cannot lead
-// outside a buffer.
+// Error{usage} unless tokens and rows have the sizes that the shape wants; Error{bug} unless the metadata's
+// shape is this op's, its spans are long enough and every live tile names an expert, a limit and tokens
+// inside the shape. O(rows), so that metadata from elsewhere cannot lead outside a buffer.
 void check_body(const RoutedExperts& experts, const Tokens& tokens, const routing::MetadataShape& shape,
                 const routing::Metadata& metadata, std::size_t rows);
 

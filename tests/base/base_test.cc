@@ -1,0 +1,92 @@
+// Errors, verdicts, environment and the floating point mode.
+#include <gtest/gtest.h>
+#include <xmmintrin.h>
+
+#include <cstdlib>
+#include <new>
+#include <stdexcept>
+
+#include "kerf/base/env.h"
+#include "kerf/base/error.h"
+#include "kerf/base/fp_guard.h"
+#include "kerf/base/function_ref.h"
+#include "kerf/base/log.h"
+#include "kerf/base/threads.h"
+
+namespace kerf {
+namespace {
+
+TEST(Error, KindsAreExitCodes) {
+  EXPECT_EQ(Error(ErrorKind::usage, "").exit_code(), 2);
+  EXPECT_EQ(Error(ErrorKind::checkpoint, "").exit_code(), 3);
+  EXPECT_EQ(Error(ErrorKind::unsupported, "").exit_code(), 4);
+  EXPECT_EQ(Error(ErrorKind::peer, "").exit_code(), 5);
+  EXPECT_EQ(Error(ErrorKind::probe, "").exit_code(), 6);
+  EXPECT_EQ(Error(ErrorKind::memory, "").exit_code(), 7);
+  EXPECT_EQ(Error(ErrorKind::device, "").exit_code(), 8);
+  EXPECT_EQ(Error(ErrorKind::bug, "").exit_code(), 70);
+}
+
+TEST(Attempt, KeepsKindAndText) {
+  EXPECT_EQ(attempt([] {}), std::nullopt);
+  EXPECT_EQ(attempt([] { throw Error(ErrorKind::peer, "gone"); }), (Reason{ErrorKind::peer, "gone"}));
+  EXPECT_EQ(attempt([] { throw std::bad_alloc(); })->kind, ErrorKind::memory);
+  EXPECT_EQ(attempt([] { throw std::runtime_error("odd"); }), (Reason{ErrorKind::bug, "odd"}));
+  EXPECT_THROW(require(Reason{ErrorKind::probe, "x"}), Error);
+  EXPECT_NO_THROW(require(std::nullopt));
+}
+
+TEST(Env, ReadsOnlyWhatTheTableNames) {
+  setenv("KERF_THREADS", "3", 1);  // NOLINT(concurrency-mt-unsafe)
+  EXPECT_EQ(env_positive("KERF_THREADS"), 3);
+  for (const char* bad : {"0", "-2", "3x", "99999999999", " "}) {
+    setenv("KERF_THREADS", bad, 1);  // NOLINT(concurrency-mt-unsafe)
+    try {
+      (void)env_positive("KERF_THREADS");
+      FAIL() << bad;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::usage);
+      EXPECT_NE(std::string(e.what()).find("KERF_THREADS"), std::string::npos);
+    }
+  }
+  setenv("KERF_THREADS", "", 1);  // NOLINT(concurrency-mt-unsafe)
+  EXPECT_EQ(env_positive("KERF_THREADS"), std::nullopt);
+  unsetenv("KERF_THREADS");  // NOLINT(concurrency-mt-unsafe)
+  EXPECT_EQ(env_value("KERF_THREADS"), std::nullopt);
+  EXPECT_THROW((void)env_value("HOME"), Error);
+}
+
+TEST(FpGuard, UndoesFlushToZeroForAScopeAlone) {
+  volatile float tiny = 0x1p-126F;
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before | 0x8040U | 0x2000U);  // flush to zero, denormals are zero, round down
+  EXPECT_EQ(tiny * 0.5F, 0.0F);
+  {
+    const FpGuard guard;
+    EXPECT_EQ(tiny * 0.5F, 0x1p-127F);
+    volatile float one = 1.0F;
+    EXPECT_EQ(one + 0x1.8p-24F, 1.0F + 0x1p-23F);  // to nearest: up
+  }
+  EXPECT_EQ(tiny * 0.5F, 0.0F);
+  // Workers guard every task, on the caller's thread too.
+  Workers(2).for_each(8, [&](std::size_t, int) { EXPECT_EQ(tiny * 0.5F, 0x1p-127F); });
+  _mm_setcsr(before);
+}
+
+TEST(FunctionRef, CallsWhatItRefersTo) {
+  int total = 0;
+  const auto add = [&](int v) { return total += v; };
+  const FunctionRef<int(int)> ref = add;
+  EXPECT_EQ(ref(2), 2);
+  EXPECT_EQ(ref(3), 5);
+}
+
+TEST(Log, AnEmptyLogSwallows) {
+  Log().info("nothing");
+  std::string got;
+  Log([&](LogLevel, const std::string& line) { got += line; }).warning("something");
+  EXPECT_EQ(got, "something");
+}
+
+}  // namespace
+}  // namespace kerf
