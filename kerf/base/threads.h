@@ -13,11 +13,6 @@ class Workers {
  public:
   // threads >= 1, otherwise Error{usage}.
   explicit Workers(int threads);
-  ~Workers();
-  Workers(const Workers&);
-  Workers& operator=(const Workers&);
-  Workers(Workers&&) noexcept;
-  Workers& operator=(Workers&&) noexcept;
 
   [[nodiscard]] int size() const noexcept;
 

@@ -20,11 +20,6 @@ Workers::Workers(int threads) {
   if (threads < 1) fail(ErrorKind::usage, "got {} worker threads, wanted at least 1", threads);
   pool_ = std::make_shared<Pool>(Pool{threads});
 }
-Workers::~Workers() = default;
-Workers::Workers(const Workers&) = default;
-Workers& Workers::operator=(const Workers&) = default;
-Workers::Workers(Workers&&) noexcept = default;
-Workers& Workers::operator=(Workers&&) noexcept = default;
 
 int Workers::size() const noexcept { return pool_->size; }
 

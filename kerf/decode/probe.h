@@ -12,15 +12,17 @@ namespace kerf::decode {
 
 // The largest rel L2 that a right reshard can show is a question of bf16 alone: GEMM1, the activation and the
 // requantised intermediate are the same numbers in both (a slice cuts between 16-value blocks), and f32 sums
-// in another order differ by 2^-24-ish. What is left: one rounding of the EP row, one of each of the n
-// K-partials and one of their sum, each at most u = 2^-9 relative. With p_r the partials and y the row,
+// in another order differ by 2^-24-ish. What is left: one rounding of the EP row y, one of each of the n
+// K-partials p_r and one of their sum. A rounding moves a value by at most u = 2^-8 of it, and, being uniform
+// over half a step either way, by at most u / sqrt(3) of it in the root mean square. The roundings are
+// independent of each other, so their squares add:
 //
-//   |error| <= u * (|y| + sum_r |p_r| + |y|), so rel L2 <= u * (2 + c), c = || sum_r |p_r| || / || y ||.
+//   rel L2 <= u / sqrt(3) * sqrt(2 + c), c = sum_r || p_r ||^2 / || y ||^2.
 //
-// Partials of unlike sign give c of about sqrt(n) at worst and the roundings, being independent, add in
-// quadrature: near u * sqrt(3) / sqrt(3) = 0.002 in practice at any n. The limit 0.01 = 5.1 u leaves room for
-// c up to 3.1 without any quadrature. A slice that is missing or wrong is at least sqrt(1/n) of the row away
-// (0.25 at n = 16), and one wrong expert of 64 probed is 0.125: an order of magnitude above the limit.
+// Partials that are unlike each other have c near 1 at any n: at most u = 0.0039, and 0.0026 is typical. The
+// limit 0.01 leaves room for c up to 17, for partials that cancel. A slice that is missing or wrong is at
+// least sqrt(1/n) of the row away (0.25 at n = 16), and one wrong expert of 64 probed is 0.125: an order of
+// magnitude above the limit.
 inline constexpr double probe_limit = 0.01;
 
 struct ProbeOptions {

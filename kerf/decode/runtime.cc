@@ -107,13 +107,26 @@ void Runtime::warm_up() const {
   }
 }
 
-std::span<const std::uint16_t> Runtime::execute(std::size_t position, Mode mode,
-                                                const StepInputs& inputs) const {
+const Layer& Runtime::at(std::size_t position) const {
   if (position >= layers_.size())
     fail(ErrorKind::usage, "layer number {} of a runtime with {} layers", position, layers_.size());
-  const Layer& layer = layers_[position];
+  return layers_[position];
+}
+
+std::span<const std::uint16_t> Runtime::execute(std::size_t position, Mode mode,
+                                                const StepInputs& inputs) const {
+  const Layer& layer = at(position);
   require(refused(layer, plan_, inputs));
   return decode::execute(layer, mode, inputs, plan_, rank_);
+}
+
+std::vector<std::uint16_t> Runtime::execute_unprepared(std::size_t position, const StepInputs& inputs) const {
+  const Layer& layer = at(position);
+  const Plan plan = make_plan(std::span(&layer, 1), {}, std::max<std::int64_t>(inputs.tokens, 1), rank_);
+  require(refused(layer, plan, inputs));
+  const op::Unfinalized rows = run_public_op(layer, Mode::ep, inputs, plan, rank_.workers);
+  const std::span<const std::uint16_t> out = run_tail(layer, Mode::ep, rows, plan, rank_);
+  return {out.begin(), out.end()};
 }
 
 }  // namespace kerf::decode

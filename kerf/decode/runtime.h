@@ -60,7 +60,14 @@ class Runtime {
   // rank, so that all refuse alike.
   std::span<const std::uint16_t> execute(std::size_t position, Mode mode, const StepInputs& inputs) const;
 
+  // The way for every step that execute() does not take: more tokens than prepared, on the stock experts,
+  // through the public op, in buffers made for this one step. [T, H] bf16, equal on every rank, with the bits
+  // that a runtime prepared for as many tokens gives in EP.
+  [[nodiscard]] std::vector<std::uint16_t> execute_unprepared(std::size_t position,
+                                                              const StepInputs& inputs) const;
+
  private:
+  [[nodiscard]] const Layer& at(std::size_t position) const;
   Runtime(const Rank& rank, routing::Router router, std::vector<Layer> layers)
       : rank_(rank), router_(router), layers_(std::move(layers)) {}
 

@@ -31,6 +31,29 @@ op::Tokens tokens_of(const Layer& layer, const StepInputs& inputs, const Plan& p
   return quantised(layer, inputs, plan, workers);
 }
 
+// BF16 layers given logits run the op that routes itself, and rounds the weights to bf16.
+bool routes_itself(const Layer& layer, const StepInputs& inputs) {
+  return inputs.router != nullptr && layer.kind == checkpoint::ExpertKind::bf16;
+}
+
+struct RouteBuffers {
+  std::span<std::int32_t> ids;  // [T, K]
+  std::span<float> weights;     // [T, K]
+};
+
+RouteBuffers route_buffers(const Layer& layer, const StepInputs& inputs, const Plan& plan) {
+  const auto routes = static_cast<std::size_t>(inputs.tokens * layer.ep->top_k());
+  return {plan.ids.as<std::int32_t>().first(routes), plan.weights.as<float>().first(routes)};
+}
+
+// The given routes, or those that the router selects.
+op::Routes routes_of(const Layer& layer, const StepInputs& inputs, const Plan& plan) {
+  if (inputs.router == nullptr) return {inputs.ids, inputs.weights};
+  const RouteBuffers chosen = route_buffers(layer, inputs, plan);
+  routing::select(*inputs.router, inputs.logits, inputs.bias, chosen.ids, chosen.weights);
+  return {chosen.ids, chosen.weights};
+}
+
 Verdict wrong_size(const char* what, std::size_t got, std::int64_t wanted) {
   if (got == static_cast<std::size_t>(wanted)) return std::nullopt;
   return because(ErrorKind::usage, "a step with {} values of {}, wanted {}", got, what, wanted);
@@ -66,31 +89,34 @@ Verdict refused(const Layer& layer, const Plan& plan, const StepInputs& inputs) 
 op::Unfinalized run_experts(const Layer& layer, Mode mode, const StepInputs& inputs, const Plan& plan,
                             const Workers& workers) {
   const FpGuard guard;
+  if (routes_itself(layer, inputs)) return run_public_op(layer, mode, inputs, plan, workers);
   const op::RoutedExperts& experts = layer.experts(mode);
   const op::Tactic tactic = plan.resolve(layer, mode, inputs.tokens);
   const op::Tokens tokens = tokens_of(layer, inputs, plan, workers);
-  const auto routes = static_cast<std::size_t>(inputs.tokens * experts.top_k());
-  std::span<const std::int32_t> ids = inputs.ids;
-  std::span<const float> weights = inputs.weights;
-  if (inputs.router != nullptr) {
-    const auto chosen = plan.ids.as<std::int32_t>().first(routes);
-    const auto scores = plan.weights.as<float>().first(routes);
-    if (layer.kind == checkpoint::ExpertKind::bf16)
-      return op::routed_experts_from_logits(experts, tokens, *inputs.router, inputs.logits, inputs.bias,
-                                            chosen, scores, tactic, workers, plan.buffers());
-    routing::select(*inputs.router, inputs.logits, inputs.bias, chosen, scores);
-    ids = chosen;
-    weights = scores;
-  }
+  const op::Routes routes = routes_of(layer, inputs, plan);
   const routing::MetadataShape shape = experts.metadata_shape(inputs.tokens, tactic.tile);
   const routing::Metadata metadata = plan.metadata.view(shape);
-  routing::write_metadata(shape, ids, weights, metadata);
+  routing::write_metadata(shape, routes.ids, routes.weights, metadata);
   const std::int64_t hidden = experts.shape().hidden;
   const auto rows =
       plan.rows.as<std::uint16_t>().first(static_cast<std::size_t>(op::gemm2_rows(shape, hidden) * hidden));
   experts.body(tokens, shape, metadata, tactic, workers, plan.workspace.bytes(), rows);
   return {inputs.tokens, experts.top_k(),         hidden,
           rows,          metadata.expert_weights, metadata.expanded_to_permuted};
+}
+
+op::Unfinalized run_public_op(const Layer& layer, Mode mode, const StepInputs& inputs, const Plan& plan,
+                              const Workers& workers) {
+  const FpGuard guard;
+  const op::RoutedExperts& experts = layer.experts(mode);
+  const op::Tactic tactic = plan.resolve(layer, mode, inputs.tokens);
+  const op::Tokens tokens = tokens_of(layer, inputs, plan, workers);
+  if (!routes_itself(layer, inputs))
+    return op::routed_experts(experts, tokens, routes_of(layer, inputs, plan), tactic, workers,
+                              plan.buffers());
+  const RouteBuffers chosen = route_buffers(layer, inputs, plan);
+  return op::routed_experts_from_logits(experts, tokens, *inputs.router, inputs.logits, inputs.bias,
+                                        chosen.ids, chosen.weights, tactic, workers, plan.buffers());
 }
 
 std::span<const std::uint16_t> run_tail(const Layer& layer, Mode mode, const op::Unfinalized& rows,

@@ -35,6 +35,10 @@ Verdict refused(const Layer& layer, const Plan& plan, const StepInputs& inputs);
 op::Unfinalized run_experts(const Layer& layer, Mode mode, const StepInputs& inputs, const Plan& plan,
                             const Workers& workers);
 
+// The same rows from the public op, which checks the routes and writes the metadata itself.
+op::Unfinalized run_public_op(const Layer& layer, Mode mode, const StepInputs& inputs, const Plan& plan,
+                              const Workers& workers);
+
 // Collective: the tail of the layer's mode, into the plan's `out`. The result [T, H] bf16 is the same on
 // every rank and holds until the next step.
 std::span<const std::uint16_t> run_tail(const Layer& layer, Mode mode, const op::Unfinalized& rows,

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 #include <set>
 
@@ -142,6 +143,40 @@ TEST(Decode, ProbeIsSmallAndNotZero) {
   }
 }
 
+// The finished rows of TP are those of EP but for bf16 roundings; a tail that normed K-partials, or summed in
+// the wrong place, would be far off. With d the probe's rel L2 of a route's row: a normed row moves by at
+// most 2d of its length; K = 4 rows of like length, nearly orthogonal, with weights that sum to 1, make an
+// output at least half as long as one of them: 4d. EP rounds a partial a rank and their sum, TP the sum
+// alone: at most 6 roundings of 2^-9.
+TEST(Decode, TpRowsAreNearEpRows) {
+  const checkpoint::Checkpoint from = small_model().open();
+  on_ranks({4, 1, {}}, [&](const decode::Rank& rank) {
+    decode::RuntimeOptions options;
+    options.expert_tp = true;
+    const auto runtime = decode::Runtime::build(from, options, rank);
+    const double bound = 4 * runtime.sharding()->max_rel_l2 + 6 * 0x1p-9;
+    for (std::size_t i = 0; i < runtime.layers().size(); ++i) {
+      const decode::Layer& layer = runtime.layers()[i];
+      EXPECT_TRUE(layer.norm) << "the model has a norm after its experts";
+      if (layer.tp == nullptr) continue;
+      const decode::Inputs in = decode::make_inputs(1, layer.index, 8, layer.kind, {16, 256, 4});
+      const decode::StepInputs step{8, in.x, {}, {}, in.ids, in.weights, nullptr, {}, {}};
+      const auto ep = runtime.execute(i, Mode::ep, step);
+      const std::vector<float> whole = widened({ep.begin(), ep.end()});
+      const auto tp = runtime.execute(i, Mode::tp, step);
+      const std::vector<float> sliced = widened({tp.begin(), tp.end()});
+      double apart = 0;
+      double length = 0;
+      for (std::size_t j = 0; j < whole.size(); ++j) {
+        apart += std::pow(double{sliced[j]} - double{whole[j]}, 2);
+        length += std::pow(double{whole[j]}, 2);
+      }
+      EXPECT_GT(apart, 0);
+      EXPECT_LT(std::sqrt(apart / length), bound) << "layer " << layer.index;
+    }
+  });
+}
+
 TEST(Decode, ProbeOfBf16RowsIsSmallToo) {
   decode::Options options = quick({Mode::tp});
   options.build.input = op::Input::bf16;
@@ -159,24 +194,44 @@ TEST(Decode, ReshardPeaksAtOnePackedKind) {
   EXPECT_LE(r.reshard->peak_extra_bytes, r.reshard->bytes_per_rank + packed + (2 << 20));
 }
 
-TEST(Decode, OneWarningForTheMissingTactics) {
-  std::mutex mutex;
+// What a run says, one line each.
+struct Said {
   std::vector<std::string> warnings;
   std::string info;
+};
+
+Said said_by(const decode::Options& options, int ranks) {
+  std::mutex mutex;
+  Said said;
   const Log log([&](LogLevel level, const std::string& line) {
     const std::lock_guard lock(mutex);
     if (level == LogLevel::warning)
-      warnings.push_back(line);
+      said.warnings.push_back(line);
     else
-      info += line + "\n";
+      said.info += line + "\n";
   });
-  (void)report_of(small_model().open(), quick({Mode::tp}), {2, 1, log});
-  ASSERT_EQ(warnings.size(), 1U);
-  EXPECT_NE(warnings[0].find("default"), std::string::npos) << warnings[0];
-  EXPECT_NE(
-      info.find("expert TP over 2 ranks: 3 NVFP4 layers (1 BF16 layers stay EP), 16 experts of width 128"),
-      std::string::npos)
-      << info;
+  (void)report_of(small_model().open(), options, {ranks, 1, log});
+  return said;
+}
+
+TEST(Decode, OneWarningForTheMissingTactics) {
+  const Said said = said_by(quick({Mode::tp}), 2);
+  ASSERT_EQ(said.warnings.size(), 1U);
+  EXPECT_NE(said.warnings[0].find("default"), std::string::npos) << said.warnings[0];
+  EXPECT_EQ(said_by(quick({Mode::ep}), 2).warnings.size(), 0U);
+}
+
+TEST(Decode, OneLineTellsHowTheTpBuildWent) {
+  const std::string info = said_by(quick({Mode::tp}), 2).info;
+  const std::size_t at = info.find("expert TP over 2 ranks");
+  ASSERT_NE(at, std::string::npos) << info;
+  EXPECT_EQ(info.find("expert TP over", at + 1), std::string::npos) << info;
+  const std::string line = info.substr(at, info.find('\n', at) - at);
+  for (const char* word :
+       {"3 NVFP4 layers (1 BF16 layers stay EP)", "16 experts of width 128", "GiB added a rank",
+        "probe rel L2 0.00", "tactic at 1 tokens: tile 8, config -1", "the op's default", " s"})
+    EXPECT_NE(line.find(word), std::string::npos) << word << " in: " << line;
+  EXPECT_EQ(said_by(quick({Mode::ep}), 2).info.find("expert TP"), std::string::npos);
 }
 
 TEST(Decode, PinsTheFirstPreferredTacticThatAlwaysRuns) {

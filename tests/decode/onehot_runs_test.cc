@@ -113,6 +113,37 @@ TEST(OnehotRuns, FusedNamesGiveTheSameRows) {
   expect_rows(onehot.open(), five_tokens(), onehot_rows(five_tokens()));
 }
 
+// BF16 experts hold the same values, and every product and sum of them is exact in bf16 too. They are never
+// sliced.
+TEST(OnehotRuns, Bf16ExpertsGiveTheSameRows) {
+  const Written onehot({}, {.layers = {checkpoint::ExpertKind::bf16, checkpoint::ExpertKind::nvfp4}});
+  const Checkpoint from = onehot.open();
+  decode::LayerInputs logits = onehot_tokens({0, 1, 1, 3}, {0.5F, 0.5F, 0.5F, 0.5F});
+  const std::vector<float> routed = onehot_rows(logits);
+  logits.ids.clear();
+  logits.weights.clear();
+  logits.routes_name = "router_logits";
+  logits.logits = {3, 3, 0, 0, 0, 1, 0, 1};  // softmax over the two chosen: a half each, exact in bf16
+  for (const Placement& p : placements()) {
+    if (p.mode == decode::Mode::tp) continue;
+    for (const char* backend : {"reference", "cpu"}) {
+      decode::LayerOptions options;
+      options.backend = backend;
+      EXPECT_EQ(widened(run_on(p, from, five_tokens(), options).y), onehot_rows(five_tokens()))
+          << p.label << backend;
+      EXPECT_EQ(widened(run_on(p, from, logits, options).y), routed) << p.label << " " << backend;
+      options.layer = 1;
+      EXPECT_EQ(widened(run_on(p, from, logits, options).y), routed) << p.label << " " << backend;
+    }
+  }
+  decode::LayerOptions tp;
+  tp.mode = decode::Mode::tp;
+  expect_all_refuse(
+      thrown_on({2, 1, {}},
+                [&](const decode::Rank& rank) { (void)decode::run_layer(from, tp, five_tokens(), rank); }),
+      ErrorKind::unsupported, {"layer 0", "BF16"});
+}
+
 TEST(OnehotRuns, F32RowsAndQuantisedRowsGiveTheSame) {
   const Written onehot;
   decode::LayerInputs f32 = five_tokens();

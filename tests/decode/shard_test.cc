@@ -216,5 +216,34 @@ TEST(Execute, TheBodyFromMetadataIsThePublicOp) {
   });
 }
 
+// More tokens than prepared: the stock experts and the public op take the step, with the bits of a prepared
+// one.
+TEST(Execute, MoreTokensThanPreparedStillRun) {
+  const checkpoint::Checkpoint from = small_model().open();
+  on_ranks({2, 1, {}}, [&](const decode::Rank& rank) {
+    decode::RuntimeOptions options;
+    options.build.layers = {0, 1};
+    options.max_tokens = 2;
+    options.expert_tp = true;
+    const auto small = decode::Runtime::build(from, options, rank);
+    options.max_tokens = 40;
+    options.expert_tp = false;
+    const auto large = decode::Runtime::build(from, options, rank);
+    const std::int64_t in_use = rank.memory.current();
+    for (const std::size_t position : {0U, 1U}) {
+      const auto kind = small.layers()[position].kind;
+      const decode::Inputs in =
+          decode::make_inputs(1, small.layers()[position].index, 40, kind, {16, 256, 4});
+      decode::StepInputs step{40, in.x, {}, {}, in.ids, in.weights, nullptr, {}, {}};
+      if (kind == checkpoint::ExpertKind::bf16)
+        step = {40, in.x, {}, {}, {}, {}, &small.router(), in.logits, {}};
+      const auto prepared = large.execute(position, Mode::ep, step);
+      const std::vector<std::uint16_t> wanted(prepared.begin(), prepared.end());
+      EXPECT_EQ(small.execute_unprepared(position, step), wanted) << position;
+    }
+    EXPECT_EQ(rank.memory.current(), in_use);
+  });
+}
+
 }  // namespace
 }  // namespace kerf::test

@@ -67,6 +67,40 @@ class Carver {
   bool real_ = false;
 };
 
+// A body's workspace starts with what every body needs; its Space takes the rest: void carve(Carver&, shape,
+// experts).
+template <typename Space>
+std::size_t space_bytes(const routing::MetadataShape& shape, const layout::ExpertsShape& experts) {
+  Carver counter;
+  counter.take<Group>(shape.max_tiles());
+  counter.take<Entry>(shape.routes());
+  Space().carve(counter, shape, experts);
+  return counter.bytes();
+}
+
+// A checked call, ready to run: groups and entries are the live rows, space the body's own part of the
+// workspace.
+template <typename Space>
+struct Step {
+  int pass = 1;  // token rows a pass
+  std::span<const Group> groups;
+  std::span<const Entry> entries;
+  Space space;
+
+  Step(const RoutedExperts& bound, const Tokens& tokens, const routing::MetadataShape& shape,
+       const routing::Metadata& metadata, Tactic tactic, std::span<std::byte> workspace, std::size_t rows)
+      : pass(pass_rows(tactic)) {
+    internal::check_body(bound, tokens, shape, metadata, rows);
+    Carver carver(workspace);
+    const auto all_groups = carver.take<Group>(shape.max_tiles());
+    const auto all_entries = carver.take<Entry>(shape.routes());
+    space.carve(carver, shape, bound.shape());
+    groups = all_groups.first(gather(shape, metadata, all_groups, all_entries));
+    entries = all_entries;
+  }
+  [[nodiscard]] const Entry& entry(std::int32_t i) const { return entries[static_cast<std::size_t>(i)]; }
+};
+
 // Splits the rows of one group into passes: visit(first entry, rows).
 template <typename Visit>
 void for_each_pass(const Group& group, int rows, Visit visit) {

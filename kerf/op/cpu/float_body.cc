@@ -9,20 +9,14 @@ namespace kerf::op::cpu {
 namespace {
 
 struct Space {
-  std::span<Group> groups;
-  std::span<Entry> entries;
   std::span<float> input;         // [T, H]
   std::span<float> intermediate;  // [routes, I]
-};
 
-Space carve(Carver& carver, const routing::MetadataShape& s, const layout::ExpertsShape& e) {
-  Space out;
-  out.groups = carver.take<Group>(s.max_tiles());
-  out.entries = carver.take<Entry>(s.routes());
-  out.input = carver.take<float>(s.tokens * e.hidden);
-  out.intermediate = carver.take<float>(s.routes() * e.intermediate);
-  return out;
-}
+  void carve(Carver& carver, const routing::MetadataShape& s, const layout::ExpertsShape& e) {
+    input = carver.take<float>(s.tokens * e.hidden);
+    intermediate = carver.take<float>(s.routes() * e.intermediate);
+  }
+};
 
 // The GEMMs over f32 rows. Weights says how a tile is reached, how its dots are taken, and how rows are
 // ordered in memory.
@@ -37,30 +31,24 @@ class FloatBody final : public internal::Bound {
 
   [[nodiscard]] std::vector<Tactic> tactics(std::int64_t) const override { return all_tactics(); }
   [[nodiscard]] std::size_t workspace_bytes(const routing::MetadataShape& s, Tactic) const override {
-    Carver counter;
-    carve(counter, s, shape());
-    return counter.bytes();
+    return space_bytes<Space>(s, shape());
   }
 
   void body(const Tokens& tokens, const routing::MetadataShape& s, const routing::Metadata& metadata,
             Tactic tactic, const Workers& workers, std::span<std::byte> workspace,
             std::span<std::uint16_t> rows) const override {
-    internal::check_body(*this, tokens, s, metadata, rows.size());
-    const int pass = pass_rows(tactic);
+    const Step<Space> step(*this, tokens, s, metadata, tactic, workspace, rows.size());
+    if (step.groups.empty()) return;
     const auto [n, hidden, inter] = shape();
-    Carver carver(workspace);
-    const Space space = carve(carver, s, shape());
-    const auto groups = space.groups.first(gather(s, metadata, space.groups, space.entries));
-    if (groups.empty()) return;
 
     workers.for_each(static_cast<std::size_t>(tokens.count), [&](std::size_t t, int) {
       const std::uint16_t* x = tokens.x.data() + static_cast<std::int64_t>(t) * hidden;
-      float* out = space.input.data() + static_cast<std::int64_t>(t) * hidden;
+      float* out = step.space.input.data() + static_cast<std::int64_t>(t) * hidden;
       for (std::int64_t k = 0; k < hidden; ++k) out[Weights::place(k)] = numeric::bf16_to_f32(x[k]);
     });
 
     const auto each_pass = [&](const Group& group, auto row_of, auto dots_of, auto finish) {
-      for_each_pass(group, pass, [&](std::int32_t first, int count) {
+      for_each_pass(group, step.pass, [&](std::int32_t first, int count) {
         std::array<const float*, most_rows_a_pass> in{};
         for (int t = 0; t < count; ++t) in[static_cast<std::size_t>(t)] = row_of(first + t);
         alignas(64) std::array<float, most_rows_a_pass * tile_rows> dots;
@@ -69,29 +57,25 @@ class FloatBody final : public internal::Bound {
       });
     };
 
-    for_each_tile(workers, groups, inter / 64, [&](const Group& group, std::int64_t tile) {
+    for_each_tile(workers, step.groups, inter / 64, [&](const Group& group, std::int64_t tile) {
       each_pass(
-          group,
-          [&](std::int32_t i) {
-            return space.input.data() + space.entries[static_cast<std::size_t>(i)].token * hidden;
-          },
+          group, [&](std::int32_t i) { return step.space.input.data() + step.entry(i).token * hidden; },
           [&](const float* const* in, int count, float* dots) {
             w_.first(group.expert, tile, in, count, dots);
           },
           [&](std::int32_t i, const float* dots) {
-            w_.activate(group.expert, dots, space.intermediate.data() + i * inter + 64 * tile);
+            w_.activate(group.expert, dots, step.space.intermediate.data() + i * inter + 64 * tile);
           });
     });
 
-    for_each_tile(workers, groups, hidden / tile_rows, [&](const Group& group, std::int64_t tile) {
+    for_each_tile(workers, step.groups, hidden / tile_rows, [&](const Group& group, std::int64_t tile) {
       each_pass(
-          group, [&](std::int32_t i) { return space.intermediate.data() + i * inter; },
+          group, [&](std::int32_t i) { return step.space.intermediate.data() + i * inter; },
           [&](const float* const* in, int count, float* dots) {
             w_.second(group.expert, tile, in, count, dots);
           },
           [&](std::int32_t i, const float* dots) {
-            write_row(dots, w_.scale_down(group.expert), tile,
-                      rows.data() + space.entries[static_cast<std::size_t>(i)].row * hidden);
+            write_row(dots, w_.scale_down(group.expert), tile, rows.data() + step.entry(i).row * hidden);
           });
     });
   }

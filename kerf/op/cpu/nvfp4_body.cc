@@ -7,20 +7,14 @@ namespace kerf::op::cpu {
 namespace {
 
 struct Space {
-  std::span<Group> groups;
-  std::span<Entry> entries;
   std::span<Chunk> input;         // [T, chunks(H)]
   std::span<Chunk> intermediate;  // [routes, chunks(I)]
-};
 
-Space carve(Carver& carver, const routing::MetadataShape& s, const layout::ExpertsShape& e) {
-  Space out;
-  out.groups = carver.take<Group>(s.max_tiles());
-  out.entries = carver.take<Entry>(s.routes());
-  out.input = carver.take<Chunk>(s.tokens * chunks_of(e.hidden));
-  out.intermediate = carver.take<Chunk>(s.routes() * chunks_of(e.intermediate));
-  return out;
-}
+  void carve(Carver& carver, const routing::MetadataShape& s, const layout::ExpertsShape& e) {
+    input = carver.take<Chunk>(s.tokens * chunks_of(e.hidden));
+    intermediate = carver.take<Chunk>(s.routes() * chunks_of(e.intermediate));
+  }
+};
 
 class Nvfp4Body final : public internal::Bound {
  public:
@@ -38,43 +32,35 @@ class Nvfp4Body final : public internal::Bound {
 
   [[nodiscard]] std::vector<Tactic> tactics(std::int64_t) const override { return all_tactics(); }
   [[nodiscard]] std::size_t workspace_bytes(const routing::MetadataShape& s, Tactic) const override {
-    Carver counter;
-    carve(counter, s, shape());
-    return counter.bytes();
+    return space_bytes<Space>(s, shape());
   }
 
   void body(const Tokens& tokens, const routing::MetadataShape& s, const routing::Metadata& metadata,
             Tactic tactic, const Workers& workers, std::span<std::byte> workspace,
             std::span<std::uint16_t> rows) const override {
-    internal::check_body(*this, tokens, s, metadata, rows.size());
-    const int pass = pass_rows(tactic);
+    const Step<Space> step(*this, tokens, s, metadata, tactic, workspace, rows.size());
+    if (step.groups.empty()) return;
     const auto [n, hidden, inter] = w_.shape;
-    Carver carver(workspace);
-    const Space space = carve(carver, s, w_.shape);
-    const auto groups = space.groups.first(gather(s, metadata, space.groups, space.entries));
-    if (groups.empty()) return;
-
     const std::int64_t in_chunks = chunks_of(hidden);
     const std::int64_t mid_chunks = chunks_of(inter);
     workers.for_each(static_cast<std::size_t>(tokens.count), [&](std::size_t t, int) {
       const auto at = static_cast<std::int64_t>(t);
       expand(tokens.a.data() + at * hidden / 2, tokens.a_sf.data() + at * hidden / 16, hidden,
-             kernels_->order, space.input.data() + at * in_chunks);
+             kernels_->order, step.space.input.data() + at * in_chunks);
     });
 
     // GEMM1: a 128-row tile of w13 is 64 intermediate values, half a chunk of GEMM2's input.
-    for_each_tile(workers, groups, inter / 64, [&](const Group& group, std::int64_t tile) {
+    for_each_tile(workers, step.groups, inter / 64, [&](const Group& group, std::int64_t tile) {
       const Nvfp4Tile weights = w13_tile(group.expert, tile);
       const internal::ExpertScalars& scalars = w_.scalars[static_cast<std::size_t>(group.expert)];
-      for_each_pass(group, pass, [&](std::int32_t first, int count) {
+      for_each_pass(group, step.pass, [&](std::int32_t first, int count) {
         std::array<const Chunk*, most_rows_a_pass> in{};
         for (int t = 0; t < count; ++t)
-          in[static_cast<std::size_t>(t)] =
-              space.input.data() + space.entries[static_cast<std::size_t>(first + t)].token * in_chunks;
+          in[static_cast<std::size_t>(t)] = step.space.input.data() + step.entry(first + t).token * in_chunks;
         alignas(64) std::array<float, most_rows_a_pass * tile_rows> dots;
         kernels_->dots_nvfp4(weights, in.data(), count, dots.data());
         for (int t = 0; t < count; ++t) {
-          Chunk& out = space.intermediate[static_cast<std::size_t>((first + t) * mid_chunks + tile / 2)];
+          Chunk& out = step.space.intermediate[static_cast<std::size_t>((first + t) * mid_chunks + tile / 2)];
           if (tile % 2 == 0 && 64 * (tile + 1) == inter)
             out = Chunk{};  // the last chunk's other half stays zero
           kernels_->requantise(dots.data() + t * tile_rows, scalars, static_cast<int>(tile % 2), out);
@@ -82,18 +68,18 @@ class Nvfp4Body final : public internal::Bound {
       });
     });
 
-    for_each_tile(workers, groups, hidden / tile_rows, [&](const Group& group, std::int64_t tile) {
+    for_each_tile(workers, step.groups, hidden / tile_rows, [&](const Group& group, std::int64_t tile) {
       const Nvfp4Tile weights = w2_tile(group.expert, tile);
       const float scale = w_.scalars[static_cast<std::size_t>(group.expert)].scale_down;
-      for_each_pass(group, pass, [&](std::int32_t first, int count) {
+      for_each_pass(group, step.pass, [&](std::int32_t first, int count) {
         std::array<const Chunk*, most_rows_a_pass> in{};
         for (int t = 0; t < count; ++t)
-          in[static_cast<std::size_t>(t)] = space.intermediate.data() + (first + t) * mid_chunks;
+          in[static_cast<std::size_t>(t)] = step.space.intermediate.data() + (first + t) * mid_chunks;
         alignas(64) std::array<float, most_rows_a_pass * tile_rows> dots;
         kernels_->dots_nvfp4(weights, in.data(), count, dots.data());
         for (int t = 0; t < count; ++t)
           write_row(dots.data() + t * tile_rows, scale, tile,
-                    rows.data() + space.entries[static_cast<std::size_t>(first + t)].row * hidden);
+                    rows.data() + step.entry(first + t).row * hidden);
       });
     });
   }
