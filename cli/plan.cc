@@ -120,7 +120,8 @@ Placement placement_of(const Options& o, const Model& m, const Context& context)
   Placement p;
   p.ranks = o.ranks.value_or(std::max(o.ep.value_or(1), o.tp.value_or(1)));
   p.ep = o.ep.value_or(o.ranks.value_or(o.tp.value_or(1)));
-  p.tp = o.tp.value_or(o.ranks.value_or(1));
+  // BF16 layers stay EP: where there is nothing else, nothing is cut unless that was asked for.
+  p.tp = o.tp.value_or(m.nvfp4_layers > 0 ? o.ranks.value_or(1) : 1);
   if (!o.ranks && !o.ep && *m.experts % p.ep != 0) {
     // The cut alone was asked about.
     context.log.warning(

@@ -123,6 +123,16 @@ TEST(Plan, BytesByKind) {
   EXPECT_GT(json["step_buffers"], 0);
 }
 
+// As decode does: nothing is cut where nothing can be, unless that was asked for.
+TEST(Plan, Bf16LayersStayWhole) {
+  const Ran ran = plan(4, 256, 128, {"--ranks", "4", "--bf16-layers", "0"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(json_of(ran)["tp"], 1);
+  EXPECT_EQ(json_of(ran)["bytes_per_rank"]["ep"]["total"], 3 * 256 * 128 * 2);
+  EXPECT_EQ(json_of(ran)["bytes_per_rank"]["tp"]["total"], 0);
+  expect_refusal(plan(4, 256, 128, {"--tp", "2", "--bf16-layers", "0"}), 4, {"only NVFP4 experts are cut"});
+}
+
 TEST(Plan, TextNamesWhatJsonNames) {
   const Ran ran =
       run_program({"plan", "--experts", "8", "--hidden", "256", "--intermediate", "128", "--ranks", "2"});
