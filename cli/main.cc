@@ -1,4 +1,5 @@
-// The program: commands, exit codes, and the promise that nothing ends in an abort or an uncaught exception.
+// The program: its commands, its exit codes, and the handlers by which any failure becomes a message and a
+// code.
 #include <algorithm>
 #include <array>
 #include <cerrno>

@@ -1,4 +1,5 @@
-// kerf plan: bytes per rank before anything is allocated. Needs a config or just the sizes, never weights.
+// kerf plan: what each rank would hold, in bytes, worked out without holding it. Needs a config or just the
+// sizes, never weights.
 #include <fnmatch.h>
 
 #include <algorithm>

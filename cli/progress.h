@@ -1,5 +1,5 @@
-// How far a long command is, on standard error: a bar where that is a terminal, a line every ten seconds
-// where it is not, nothing with --quiet.
+// How far a long command is, on standard error: a bar on a terminal, otherwise a line now and then (ten
+// seconds apart), nothing with --quiet.
 #pragma once
 
 #include <chrono>

@@ -25,7 +25,7 @@ void add_rank_options(CLI::App& command, RankOptions& options);
 op::Input input_of(const RankOptions& options);
 std::string backend_of(const RankOptions& options);
 
-// Runs body on every rank of the group, each with memory and workers of its own; rethrows what the ranks
+// Calls body once a rank, each with memory and workers of its own; rethrows what the ranks
 // agreed on.
 void run_ranks(const RankOptions& options, const Context& context,
                const std::function<void(const decode::Rank&)>& body);

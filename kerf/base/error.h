@@ -1,6 +1,6 @@
-// Errors and verdicts. The library never aborts, exits or prints: a failure is an Error that carries its
-// kind, and a text which says what was got, what is wanted and where. A part that answers "may I run on
-// this?" returns a Verdict.
+// Errors and verdicts. Nothing in the library ends the process or writes to the terminal: a failure is an
+// Error, with a kind and a text that names the value found, the one needed and the place. A part that answers
+// "may I run on this?" returns a Verdict.
 #pragma once
 
 #include <functional>

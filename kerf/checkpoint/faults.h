@@ -11,8 +11,8 @@
 namespace kerf::checkpoint {
 
 // Faults of one kind (say "NaN block scale"): how many, and the first five places in file order, each a
-// readable place such as "layer 0, model.layers.0.mlp.experts.2.up_proj.weight_scale, expert 2, row 5, block
-// 11, byte 0x7F".
+// readable place such as "layer 0, model.layers.0.mlp.experts.2.up_proj.weight_scale, expert 2, row 9, block
+// 3, byte 0xFF".
 struct FaultGroup {
   std::string kind;
   std::int64_t total = 0;

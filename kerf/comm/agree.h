@@ -1,4 +1,4 @@
-// Agreement: every check runs on every rank, and all ranks know every rank's verdict before any of them
+// Agreement: ranks exchange their verdicts on a check, so that all know all of them before the first one
 // throws.
 #pragma once
 

@@ -67,7 +67,7 @@ struct Report {
   std::vector<StepReport> steps;
 };
 
-// Collective; every rank returns the same report. Errors on every rank alike: those of build() and shard();
+// Collective; the report is equal on all ranks. Errors on every rank alike: those of build() and shard();
 // usage (an empty list, a batch out of range); bug where two repetitions, or two ranks, differ in any bit.
 Report run(const checkpoint::Checkpoint& from, const Options& options, const Rank& rank);
 

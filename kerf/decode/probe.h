@@ -1,6 +1,7 @@
-// The probe: a resharded layer's TP rows, summed over ranks, against the rows of its EP experts, on the same
-// input. It catches what moving bytes can get wrong (a slice in the wrong place, a scale tensor of another
-// expert, a scalar in the wrong order) before the first token is served.
+// The probe: does a resharded layer compute what its EP experts compute? For one input, the TP rows of all
+// ranks are added and compared with the EP rows. It catches what moving bytes can get wrong (a slice in the
+// wrong place, a scale tensor of another expert, a scalar in the wrong order) before the first token is
+// served.
 #pragma once
 
 #include <cstdint>
@@ -34,11 +35,12 @@ struct ProbeOptions {
 // Tokens of the probe: at least options.tokens, and at least two routes a rank.
 std::int64_t probe_tokens(const ProbeOptions& options, std::int64_t top_k, int ranks);
 
-// Collective. Runs the public op on the layer's EP and TP experts (both must be there) with seeded unit-RMS
-// rows, quantised with the layer's own input scale, routes spread over all experts, equal weights 1/K.
-// Returns the rel L2, the same on every rank. Above the limit or not a number: Error{probe} on every rank,
-// with the layer, the value, the limit, and for each rank how many of its EP and TP rows are finite and their
-// largest magnitude. Its buffers are allocated here and gone on return.
+// Collective. Calls the public op on the layer's EP and TP experts (both must be there). Rows come from the
+// seed, have unit RMS and are quantised with the input scale of the layer; routes visit the experts evenly
+// and weigh 1/K each. Returns the rel L2, the same on every rank. Above the limit or not a number:
+// Error{probe} on every rank, whose text has the layer, the value, the limit and, rank by rank, the count of
+// finite rows and the largest magnitude, for EP and for TP. Its buffers are allocated here and gone on
+// return.
 double probe(const Layer& layer, const ProbeOptions& options, const Rank& rank);
 
 }  // namespace kerf::decode

@@ -30,9 +30,10 @@ struct LayerInputs {
   std::vector<std::string> ignored;  // other tensors of the file
 };
 
-// Reads `x` (BF16 or F32 [T, H]) or `a` (U8 [T, H/2]) with `a_sf` (F8_E4M3 [T, H/16]), and `topk_ids` (I32
-// [T, K]) with `topk_weights` (F32 [T, K]) or `router_logits` (F32 [T, E]). Error{usage} that names file,
-// tensor, got and wanted; an id outside [-1, E) gives token, slot and id.
+// Reads one layer's inputs from a file.
+//   rows:   `x` [T, H] BF16 or F32; or else `a` [T, H/2] U8 and `a_sf` [T, H/16] F8_E4M3
+//   routes: `topk_ids` [T, K] I32 and `topk_weights` [T, K] F32; or else `router_logits` [T, E] F32
+// Error{usage} that names file, tensor, got and wanted; an id outside [-1, E) gives token, slot and id.
 LayerInputs read_layer_inputs(const checkpoint::SafetensorsFile& file, const std::string& file_name,
                               const InputShape& shape);
 

@@ -1,6 +1,6 @@
-// The runtime: build -> plan -> warm_up -> execute, for a stack of layers on one rank of a group. Every call
-// is collective. build loads the experts (and, for expert TP, reshards and probes them) and plans; warm_up
-// runs everything once; execute does nothing but work.
+// The runtime of a stack of layers on one rank of a group: build, warm_up, then execute step by step. Every
+// call is collective. build loads the experts (and, for expert TP, reshards and probes them) and plans;
+// warm_up runs everything once; execute does nothing but work.
 #pragma once
 
 #include <cstdint>
@@ -60,8 +60,8 @@ class Runtime {
   // rank, so that all refuse alike.
   std::span<const std::uint16_t> execute(std::size_t position, Mode mode, const StepInputs& inputs) const;
 
-  // The way for every step that execute() does not take: more tokens than prepared, on the stock experts,
-  // through the public op, in buffers made for this one step. [T, H] bf16, equal on every rank, with the bits
+  // For steps with more tokens than execute() is prepared for: calls the public op, with stock experts, in
+  // buffers made for this one step. [T, H] bf16, equal on every rank, with the bits
   // that a runtime prepared for as many tokens gives in EP.
   [[nodiscard]] std::vector<std::uint16_t> execute_unprepared(std::size_t position,
                                                               const StepInputs& inputs) const;

@@ -23,8 +23,8 @@ struct ShardReport {
   std::int64_t nvfp4_layers = 0;
   std::int64_t bf16_layers = 0;
   double seconds = 0;                 // the reshards alone, slowest rank
-  std::int64_t bytes_per_rank = 0;    // TP tensors of all layers
-  std::int64_t peak_extra_bytes = 0;  // most bytes above stock at any moment, on the rank that had most
+  std::int64_t bytes_per_rank = 0;    // its TP tensors, layers added up
+  std::int64_t peak_extra_bytes = 0;  // beyond stock, at the highest point, on the rank that had most
   double min_rel_l2 = 0;
   double max_rel_l2 = 0;
 

@@ -1,5 +1,5 @@
-// One layer's step: route, quantise, experts, tail. Runs on buffers that a plan has sized; allocates nothing,
-// reads no file or environment, writes no log.
+// One layer's step: route, quantise, experts, tail. It works in buffers that a plan has sized: no allocation,
+// no look at files or the environment, no logging.
 #pragma once
 
 #include <cstdint>

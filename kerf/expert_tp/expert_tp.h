@@ -1,5 +1,5 @@
-// Expert tensor parallelism from experts that were loaded whole: reshard and probe. Every check runs on every
-// rank and is agreed before any rank throws, so a refusal never leaves another rank waiting in a collective.
+// Expert tensor parallelism from experts that were loaded whole: reshard and probe. What one rank
+// refuses all ranks refuse, with one reason and at the same point: nobody is stranded in a collective.
 #pragma once
 
 #include <array>
@@ -19,8 +19,9 @@ namespace kerf::expert_tp {
 std::array<tensor::Shape, 4> final_shapes(const layout::ExpertsShape& stock, std::int64_t tp,
                                           std::int64_t num_experts);
 
-// Why `stock` cannot be cut tp ways: dtype or shape of one of the nine tensors (its name, got, expected), tp
-// < 2 or not a divisor of I, slice % 64, H % 128 (with the legal tp). Nothing: it can. Local, not collective.
+// What speaks against cutting `stock` into tp slices: the dtype or shape of one of the nine tensors (its
+// name, got, expected), tp < 2 or not a divisor of I, slice % 64, H % 128 (with the legal tp). Empty: it can
+// be cut. Local, not collective.
 Verdict unsupported(const layout::Nvfp4View& stock, std::int64_t tp);
 
 // Linear placement of num_experts over the group: ranks x experts a rank = num_experts, first expert = rank x
@@ -36,28 +37,28 @@ Verdict misplaced_experts(std::span<const std::int64_t> held, int rank, int rank
 // more than once, by nobody, or do not exist.
 Verdict misplaced_experts(std::span<const std::vector<std::int64_t>> held, std::int64_t num_experts);
 
-// Collective: nothing where a1_gscale and a2_gscale are the same 32-bit patterns on every rank; otherwise a
-// reason (the same on every rank) with both ranks and both values.
+// Collective: compares the bits of a1_gscale and a2_gscale between ranks. Nothing where all agree; otherwise
+// a reason (the same on every rank) with both ranks and both values.
 Verdict check_global_scales(const layout::Nvfp4View& stock, comm::Group& group);
 
-// Collective over `group` (its size is tp): this rank's TP experts, cut from every rank's stock. One
-// all-to-all a tensor kind into the final tensors, three all-gathers of scalars; experts in global order,
-// first_expert 0. The stock tensors stay valid. Throws the agreed reason on every rank.
+// Collective over `group` (its size is tp): this rank's TP experts, cut from every rank's stock. Each
+// tensor kind is exchanged at one go, straight into its final place, and the scalars are gathered; experts
+// stand in global order, first_expert 0. Stock is left as it was. Throws the agreed reason on every rank.
 layout::Nvfp4Experts reshard(const layout::Nvfp4View& stock, comm::Group& group, std::int64_t num_experts,
                              tensor::Memory& memory);
 
-// Rows of all routes in route order [T*K, H], zero where the route is not here (whatever the memory holds),
-// and which routes are here.
+// One row a route, [T*K, H]: zeros where the route is not here (whatever the memory holds). And which routes
+// are here.
 struct RouteRows {
   std::vector<std::uint16_t> rows;
   std::vector<bool> local;
 };
 RouteRows route_rows(const op::Unfinalized& output);
 
-// Collective: rel L2 of the TP rows (summed over ranks in f32, one rounding to bf16) against the EP rows that
-// each rank owns, over all routes; squared sums in f64, summed over ranks; every rank returns the same value.
-// Both sums zero: 0; NaN where a row holds one. A route that the TP op did not serve: Error{probe} on every
-// rank.
+// Collective: how far TP is from EP, as a rel L2 over all routes, equal on every rank. The ranks' TP rows of
+// a route are added (numeric::rank_sum_bf16) and compared with its EP row by the rank that owns it; squares
+// add up in f64, over rows and then ranks. 0 where everything is zero, NaN where a row holds one. A route
+// that the TP op did not serve: Error{probe} on every rank.
 double probe_rel_l2(const op::Unfinalized& ep, const op::Unfinalized& tp, comm::Group& group);
 
 }  // namespace kerf::expert_tp

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kKinds = layout::nvfp4_kind_names.size();
 
-// What this rank sends of one tensor kind: slice d of its experts to rank d.
+// What this rank sends of one tensor kind: [kind][d] goes to rank d, slice d of each expert held here.
 using Slices = std::array<std::vector<tensor::StridedBytes>, kKinds>;
 
 Slices slices_of(const layout::Nvfp4View& stock, std::int64_t tp) {

@@ -1,7 +1,7 @@
 // The experts of one layer that one rank holds, in the converted layout. One type serves stock experts (E /
-// ep whole experts, width I) and sliced ones (all E experts, width I'): the op cannot tell them apart.
+// ep whole experts, width I) and sliced ones (all E experts, width I'): to the op they are alike.
 //
-//   NVFP4: w13     U8      [n, 2I, H/2]    rows interleaved and shuffled, codes two a byte along K
+//   NVFP4: w13     U8      [n, 2I, H/2]    rows interleaved and shuffled, two codes a byte along K
 //          w13_sf  F8_E4M3 [n, 2I, H/16]   same rows, 128x4 interleaved
 //          w2      U8      [n, H, I/2]     rows shuffled
 //          w2_sf   F8_E4M3 [n, H, I/16]    same rows, 128x4 interleaved
@@ -28,8 +28,8 @@ struct ExpertsShape {
 
 // NVFP4 experts that somebody else owns: kerf's own Nvfp4Experts, or an engine's resident tensors.
 // The scalars, W4A4: g1_alphas = in13 * ws2_gate, g1_scale_c = in13 * ws2_up / in2, g2_alphas = in2 *
-// ws2_down, a1_gscale = 1 / in13, a2_gscale = 1 / in2 (in13, in2: the largest input scale over ALL experts of
-// the layer). W4A16: ws2_gate, ws2_up, ws2_down, 1, 1.
+// ws2_down, a1_gscale = 1 / in13, a2_gscale = 1 / in2 (in13, in2: maxima of the layer's input scales, ALL
+// experts counted). W4A16: ws2_gate, ws2_up, ws2_down, 1, 1.
 struct Nvfp4View {
   tensor::TensorView w13, w13_sf, w2, w2_sf;
   tensor::TensorView g1_alphas, g1_scale_c, g2_alphas;

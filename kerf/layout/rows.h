@@ -13,8 +13,8 @@ struct W13Row {
   std::int64_t row = 0;
 };
 
-// Every 32-row group of w13 holds 16 intermediate rows: up 0,2,..,14 | gate 0,2,..,14 | up 1,3,..,15 | gate
-// 1,3,..,15.
+// Every 32-row group of w13 holds 16 intermediate indices, in four runs of eight rows: the even ones of up,
+// the even ones of gate, the odd ones of up, the odd ones of gate.
 constexpr W13Row w13_source(std::int64_t converted) {
   const std::int64_t q = (converted % 32) / 8;
   return {q % 2 == 0 ? Half::up : Half::gate, 16 * (converted / 32) + 2 * (converted % 8) + q / 2};

@@ -1,6 +1,6 @@
-// The cut. Slice d of tp of converted experts is, byte for byte, the conversion of slice d: rows of w13 and
-// its scales are contiguous, w2 is a column range, w2's scales are whole 512-byte k-tiles of every 128-row
-// tile.
+// The cut. Cutting converted experts gives the very bytes that converting cut ones gives: a slice is a run of
+// rows in w13 and its scales, a range of columns in w2, and a range of 512-byte tiles along K in w2's scales,
+// once for each 128 rows.
 #pragma once
 
 #include <array>

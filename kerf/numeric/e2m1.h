@@ -17,8 +17,8 @@ constexpr float e2m1_to_f32(std::uint8_t code) {
   return (code & 8U) != 0 ? -magnitude : magnitude;
 }
 
-// Round to nearest, ties to the even code; saturates at 6 (infinities too); the sign of zero is kept; NaN
-// gives 7 whatever its sign (what CUDA's own conversion gives).
+// Gives the code of the nearest value, half-way the even code; above 6, infinity included, the code of 6; -0
+// for -0; and 7 for a NaN of either sign (as CUDA's own conversion does).
 constexpr std::uint8_t f32_to_e2m1(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto magnitude = std::bit_cast<float>(bits & 0x7FFFFFFFU);

@@ -13,8 +13,8 @@ inline constexpr std::uint8_t e4m3_max = 0x7E;  // 448
 
 constexpr bool e4m3_is_nan(std::uint8_t code) { return (code & 0x7FU) == 0x7FU; }
 
-// Exact, subnormals (multiples of 2^-9) and -0 included. NaN by test: a decoder made of shifts gives 480
-// instead.
+// Exact, subnormals (multiples of 2^-9) and -0 included. NaN needs its test: shifted into place like
+// the others it would come out as 480.
 constexpr float e4m3_to_f32(std::uint8_t code) {
   if (e4m3_is_nan(code)) return std::numeric_limits<float>::quiet_NaN();
   const std::uint32_t exponent = (code >> 3) & 15U;

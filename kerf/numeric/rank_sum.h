@@ -1,5 +1,6 @@
-// The sum over ranks: from +0, ranks ascending (at one rank too), f32, one rounding to bf16 at the end. Every
-// ordered group calls this function, so that "the sum over ranks" has one meaning. All -0.0 gives +0.0.
+// The sum over ranks, which every ordered group forms by calling this function: an f32 accumulator begins at
+// +0, takes rank 0, rank 1 and so on (a single rank is no exception), and is rounded to bf16 when all are in.
+// Terms that are all -0 therefore sum to +0.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
 // How a dot product over K is summed in canonical arithmetic, and how a balanced sum by position is formed.
 //
-// Within a segment of 32 blocks (512 values of K) eight chains take the blocks b with b mod 8 = j in
-// ascending order: c_j = fma(d_b, s_b, c_j) from +0. The segment is ((c0+c1)+(c2+c3))+((c4+c5)+(c6+c7)).
-// Segments are added as a balanced tree: sum(n) = sum(first p) + sum(the rest), p the largest power of two
-// below n. A slice of K whose ends are nodes of that tree therefore has a partial sum that is itself a node
-// of the whole.
+// A segment is 32 blocks, or 512 values of K, and has eight chains. Block b belongs to chain j = b mod 8; a
+// chain begins at +0 and takes its blocks one after the other, c_j = fma(d_b, s_b, c_j). The chains are added
+// in pairs (segment_sum), and so are the segments: n of them are split into p to the left and n - p to the
+// right, with p < n the highest such power of two, and either side is summed by this rule again. Hence a
+// slice of K that holds just the segments under one node of this tree sums to the value of that node.
 #pragma once
 
 #include <array>

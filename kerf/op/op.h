@@ -83,8 +83,8 @@ struct Unfinalized {
   std::span<const std::int32_t> map;    // [T, K]
 };
 
-// Rows that the op's row buffer has for a shape: max_padded, but at least 128 KiB of them (the trtllm-gen
-// rule).
+// Rows that the op's row buffer has for a shape: max_padded, or what fills 128 KiB if that is more (the
+// trtllm-gen rule).
 std::int64_t gemm2_rows(const routing::MetadataShape& shape, std::int64_t hidden);
 
 // One layer's experts bound to one backend: everything that can be checked or prepared once is done.

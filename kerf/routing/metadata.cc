@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t alignment_words = 16;  // 64 bytes: what Memory aligns to, and a cache line
 
-// Elements of each of the nine tensors, in the order of Metadata.
+// Element counts of the nine tensors, in the order of Metadata.
 using Sizes = std::array<std::int64_t, 9>;
 
 void check_shape(const MetadataShape& s) {

@@ -40,8 +40,8 @@ struct Router {
   float sum_epsilon = 1e-20F;     // added to the sum that renormalises (Muse Spark: 1e-15)
 };
 
-// Muse Spark's router: sigmoid of the multiplied logit; the bias takes part in the selection only; unbiased
-// scores renormalised with epsilon 1e-15.
+// Muse Spark's router: a score is the sigmoid of the multiplied logit; the bias helps to choose and is left
+// out of the weights, which are renormalised with epsilon 1e-15.
 Router muse_spark_router(std::int64_t experts, std::int64_t top_k);
 
 // Nothing, or why this router cannot run (K > E, groups that do not divide E, llama4 with K != 1, ...).

@@ -1,8 +1,8 @@
-// The tail: what turns unfinalised rows into [T, H]. Per route an optional RMSNorm, then the weights, then
-// the sum over k ascending from +0 (fma, f32, one rounding to bf16). Routes that are not here are skipped.
-// docs/numerics.md has the exact arithmetic.
-//   EP: every rank finishes its own routes, rounds to bf16, and the [T, H] partials are summed over ranks.
-//   TP: rows are K-partials, so they are summed over ranks first, per route; then norm, weights, sum.
+// The tail: from unfinalised rows to [T, H]. Each row is normed if the model has a per-route RMSNorm; then a
+// token's rows are weighted and added up, from k = 0 on, by fma in f32 and with one rounding to bf16. Routes
+// that a rank does not have it passes over. docs/numerics.md has the exact arithmetic.
+//   EP: every rank does this for the routes it has, and then the ranks' [T, H] are added.
+//   TP: a rank's rows are K-partials, so the ranks' rows of each route are added before anything else.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ struct Scratch {
 void finalize(const op::Unfinalized& rows, const std::optional<RouteNorm>& norm, const Workers& workers,
               const Scratch& scratch, std::span<std::uint16_t> out);
 
-// Collective tails; out [T, H] bf16 is equal, bit for bit, on every rank.
+// Collective tails; all ranks end with the same bits in out, [T, H] bf16.
 void ep_tail(const op::Unfinalized& rows, const std::optional<RouteNorm>& norm, comm::Group& group,
              const Workers& workers, const Scratch& scratch, std::span<std::uint16_t> out);
 void tp_tail(const op::Unfinalized& rows, const std::optional<RouteNorm>& norm, comm::Group& group,

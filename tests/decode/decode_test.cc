@@ -91,7 +91,7 @@ TEST(Decode, SameBitsAtEveryRunAndThreadCount) {
   EXPECT_NE(digests(report_of(from, other, {2, 1, {}})), first);
 }
 
-// NVFP4 layers have the same bits on every backend; batches and modes do not touch each other.
+// Digests of NVFP4 layers are equal on all backends; batches and modes do not touch each other.
 TEST(Decode, SameBitsOnEveryBackend) {
   const checkpoint::Checkpoint from = small_model().open();
   decode::Options options = quick();
@@ -185,7 +185,7 @@ TEST(Decode, ProbeOfBf16RowsIsSmallToo) {
   EXPECT_LT(r.reshard->max_rel_l2, decode::probe_limit);
 }
 
-// A reshard holds the TP tensors, one packed kind and little else.
+// Beyond the TP tensors, a reshard holds one kind packed for sending and little else.
 TEST(Decode, ReshardPeaksAtOnePackedKind) {
   const Synthetic model(64, 512, 256, {}, 3);
   const decode::Report r = report_of(model.open(), quick({Mode::tp}), {4, 1, {}});

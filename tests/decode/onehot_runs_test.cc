@@ -1,5 +1,5 @@
 // The one-hot checkpoint end to end: from files to output rows, which are known exactly, at every placement
-// and on both kinds of backend. Each test is one change to the checkpoint or to the routes.
+// and on both kinds of backend. Each test alters one thing, in the checkpoint or in the routes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -314,7 +314,7 @@ TEST(OnehotRuns, UnusableBlockScalesAreRefused) {
   }
 }
 
-// Faults on all ranks come as one message: their total, and the first five places.
+// Faults on all ranks come as one message: how many, and where the first five are.
 TEST(OnehotRuns, FaultsOfAllRanksAreCountedTogether) {
   const Written onehot([](Onehot& o) {
     for (std::int64_t e = 0; e < 4; ++e) {

@@ -1,5 +1,5 @@
-// The theorem on which expert tensor parallelism by moving bytes rests: a slice of the converted experts is,
-// byte for byte, the conversion of the slice. Every slice of every tensor kind, over a grid and over random
+// The theorem on which expert tensor parallelism by moving bytes rests: cutting converted experts and
+// converting cut ones gives equal bytes. Every slice of every tensor kind, over a grid and over random
 // shapes.
 #include "kerf/layout/slice.h"
 

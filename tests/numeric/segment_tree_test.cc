@@ -34,8 +34,7 @@ TEST(BalancedSum, IsTheTreeByPosition) {
 }
 
 TEST(CanonicalDot, SlicesOfWholeNodesAddUpToTheWhole) {
-  // 4 ranks of 2 segments each: every slice's sum is a node of the tree, so adding them by the same rule is
-  // the whole.
+  // 4 ranks of 2 segments each: a slice sums to one node, so the rule applied to those nodes gives the whole.
   const auto d = [](std::int64_t b) { return static_cast<float>((b * 37) % 1153 - 576) / 4; };
   const auto s = [](std::int64_t b) { return 0.001F * static_cast<float>(1 + (b * 11) % 17); };
   constexpr std::int64_t kBlocks = 8 * blocks_per_segment;

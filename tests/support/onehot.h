@@ -1,7 +1,7 @@
-// Writes the one-hot checkpoint: a small MoE model whose every step is exact in NVFP4, so that expert e turns
-// the row x of onehot_input() into exactly onehot_output(e). Live blocks carry small block scales, all others
-// are zero codes under decoy scales of 448: a misplaced scale cannot hide. A test makes one change to the
-// members below and calls write().
+// Writes the one-hot checkpoint: a small MoE model that NVFP4 computes without error: expert e turns the row
+// x of onehot_input() into onehot_output(e), to the last bit. Live blocks carry small block scales, all
+// others are zero codes under decoy scales of 448: a misplaced scale cannot hide. A test edits the members
+// below and calls write().
 //
 //   E 4, H 256, I 128, K 2. Per expert e:
 //     gate row i: column 16 * ((i + 3e) mod 16) holds 6.0 under scale 1.0
@@ -87,7 +87,7 @@ class Onehot {
   std::string prefix_;
 };
 
-// The input row x [H]: 6.0 where h % 16 == 0, otherwise 0.
+// The input row x [H]: each block of 16 holds 6.0 and then 15 zeros.
 std::vector<float> onehot_input();
 
 // The exact output row [H] of expert e: 108 * V[(5h + 2e) mod 8], V = 6, .5, 1, 1.5, 2, 3, 4, 6.

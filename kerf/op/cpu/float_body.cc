@@ -1,5 +1,5 @@
-// bf16 rows in: NVFP4 weights (W4A16) and BF16 weights. The intermediate is rounded once to bf16 between the
-// GEMMs.
+// bf16 rows in: NVFP4 weights (W4A16) and BF16 weights. What GEMM2 reads is the
+// activation's result, rounded to bf16 one time.
 #include "kerf/numeric/bf16.h"
 #include "kerf/op/cpu/bodies.h"
 #include "kerf/op/cpu/body.h"
