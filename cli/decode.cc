@@ -1,4 +1,4 @@
-// kerf decode: the main job. EP and expert TP on the same checkpoint, measured side by side.
+// kerf decode: loads a checkpoint, measures steps in EP and in expert TP, and reports both in one table.
 #include <algorithm>
 #include <memory>
 #include <optional>

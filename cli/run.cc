@@ -1,4 +1,4 @@
-// kerf run: one layer on given inputs, to replay what an engine captured.
+// kerf run: sends recorded inputs through a layer, to set kerf's rows beside those of another engine.
 #include <memory>
 #include <optional>
 

@@ -1,4 +1,4 @@
-// kerf synth: writes a checkpoint of any shape.
+// kerf synth: makes up a checkpoint in the sizes asked for.
 #include <algorithm>
 #include <chrono>
 #include <memory>

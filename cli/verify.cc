@@ -1,4 +1,4 @@
-// kerf verify: every byte of the routed experts that can be wrong.
+// kerf verify: looks through shapes and scales of the routed experts for faults.
 #include <memory>
 
 #include "cli/commands.h"

@@ -1,5 +1,5 @@
 // The floating point mode that canonical arithmetic needs: round to nearest, subnormals kept (no flush to
-// zero, no denormals-are-zero). Programs built with -ffast-math switch both off for the whole process, so
+// zero, no denormals-are-zero). Building a program with -ffast-math switches both off for all of it, so
 // every task sets the mode and puts the caller's back.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Workers on oneTBB: one arena a rank.
+// Workers on oneTBB: each rank has an arena to itself.
 #include <oneapi/tbb/global_control.h>
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/partitioner.h>

@@ -1,5 +1,5 @@
 // What is wrong with a checkpoint's values, collected instead of thrown one by one, so that one message can
-// give the total and the first places, also when each rank has seen only its own experts.
+// say how many and where the first ones are, also when each rank has seen only its own experts.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace kerf::checkpoint {
 
-// Faults of one kind (say "NaN block scale"): how many, and the first five places in file order, each a
+// Faults of one kind (say "NaN block scale"): how many, and where the first five are in file order, each a
 // readable place such as "layer 0, model.layers.0.mlp.experts.2.up_proj.weight_scale, expert 2, row 9, block
 // 3, byte 0xFF".
 struct FaultGroup {

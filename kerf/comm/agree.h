@@ -15,8 +15,8 @@
 
 namespace kerf::comm {
 
-// Collective. Nothing where no rank has a reason. Otherwise the reason of the lowest rank that refused, the
-// same on every rank, its text led by "rank R: " where the group has more than one rank and the ranks don't
+// Collective. Nothing if all ranks have nothing to say. Otherwise all ranks get the reason of the lowest rank
+// that refused, its text led by "rank R: " where the group has more than one rank and the ranks don't
 // all say the same.
 Verdict agree(Group& group, const Verdict& mine, std::string_view what);
 

@@ -1,7 +1,7 @@
 // From an opened checkpoint to stock experts on every rank: each rank reads, checks and converts only its own
 // experts (linear placement) and binds them to a backend. What concerns all experts (global scales) is read
-// by every rank, so that all have the same bits. Whatever one rank finds wrong is agreed over the group
-// first: all ranks throw the same error, none is left waiting.
+// by every rank, so that none differs in a bit. Ranks exchange what they find wrong before any of them
+// throws: then all throw the same error, and none is left waiting.
 #pragma once
 
 #include <cstdint>

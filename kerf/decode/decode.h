@@ -1,5 +1,5 @@
-// The main job: a checkpoint's routed experts, EP and expert TP side by side, on inputs that depend on the
-// seed alone; measured, and digested so that two runs can be compared bit for bit.
+// What `kerf decode` does: the routed experts of a checkpoint, in EP and in expert TP, on inputs that the
+// seed determines; measured, and digested so that two runs can be compared bit for bit.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Inputs of measured steps: the same on every rank, machine and run, from (seed, layer, tokens) alone. All of
-// it is integer arithmetic (splitmix64) with at most one IEEE division, so that no maths library has a say in
-// the bits.
+// Inputs of measured steps. Seed, layer and number of tokens determine them, on any rank, machine and run.
+// All of it is integer arithmetic (splitmix64) with at most one IEEE division, so that no maths library has a
+// say in the bits.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ class Stream {
   std::uint64_t state_;
 };
 
-// The sum of a word's four 16-bit fields, centred: an integer in [-131070, 131070], bell-shaped, with
-// standard deviation 2^16 / sqrt(3) = 37837.
+// A word is taken as four 16-bit numbers; their sum less its mean: an integer in [-131070, 131070],
+// bell-shaped, with standard deviation 2^16 / sqrt(3) = 37837.
 constexpr std::int32_t bell(std::uint64_t word) {
   return static_cast<std::int32_t>((word & 0xFFFFU) + ((word >> 16) & 0xFFFFU) + ((word >> 32) & 0xFFFFU) +
                                    (word >> 48)) -

@@ -1,6 +1,6 @@
-// What a step needs besides the experts, resolved and sized once: the tactic, and one metadata buffer, one
-// workspace, one row buffer and one tail scratch for ALL layers and both modes, each as large as the largest
-// step up to the prepared number of tokens wants. After this a step allocates nothing.
+// What a step needs besides the experts, resolved and sized once: the tactic, and a metadata buffer, a
+// workspace, a row buffer and a tail scratch, which ALL layers share in both modes, and which suffice for any
+// step up to the prepared number of tokens. After this a step allocates nothing.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ struct TacticChoice {
   int of = 0;           // length of that list
 };
 
-// Collective. Picks from `preferred` (measured for this kernel package, best first; none is known for the CPU
-// backends yet) the first tactic that all sliced layers of all ranks can run for every number of tokens from
+// Collective. Picks from `preferred` (best first, as measured earlier; nothing has been for the CPU backends
+// yet) the first tactic that all sliced layers of all ranks can run for every number of tokens from
 // 1 to max_tokens. Without such a one: the default, with one warning. Nothing is timed.
 TacticChoice pin(std::span<const Layer> layers, std::span<const op::Tactic> preferred,
                  std::int64_t max_tokens, const Rank& rank);

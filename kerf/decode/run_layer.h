@@ -1,5 +1,5 @@
-// One layer on given inputs: what an engine captured, replayed on any number of ranks, EP or TP, with the
-// unfinalised rows of every rank where they are wanted.
+// A single layer whose inputs come from elsewhere (from another engine, say), on any number of ranks, EP or
+// TP, with the unfinalised rows of every rank where they are wanted.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ struct LayerOptions {
 // One rank's share. Rows that the map does not name are zero.
 struct RankRows {
   std::vector<std::uint16_t> rows;  // [gemm2_rows, H] bf16
-  std::vector<std::int32_t> map;    // [T, K] row of a route, -1: not on this rank
+  std::vector<std::int32_t> map;    // [T, K] row of a route, -1 where another rank has it
   std::vector<float> weights;       // [T, K]
 };
 
@@ -60,7 +60,7 @@ struct LayerResult {
   std::vector<RankRows> ranks;   // with options.unfinalized: every rank's, ascending
 };
 
-// Collective; the inputs are the same on every rank and every rank returns the same result. f32 rows: NVFP4
+// Collective; all ranks pass equal inputs and get equal results. f32 rows: NVFP4
 // input is quantised from them directly, bf16 input is them rounded once. Logits go through the checkpoint's
 // router, with its e_score_correction_bias where the layer has one; the op of BF16 layers rounds the weights
 // to bf16. Errors as of Runtime::build; unsupported for TP of a BF16 layer and for quantised rows given to a

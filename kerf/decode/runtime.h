@@ -52,7 +52,7 @@ class Runtime {
   [[nodiscard]] const routing::Router& router() const { return router_; }
   [[nodiscard]] const Footprint& footprint() const { return footprint_; }
 
-  // Runs every layer in every mode once, with routes spread so that every rank has experts to run.
+  // Runs every layer in every mode once, with routes that leave no rank without experts to run.
   void warm_up() const;
 
   // One layer's step (`position` counts the built layers): [T, H] bf16, equal on every rank, valid until the

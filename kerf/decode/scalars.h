@@ -1,5 +1,5 @@
-// The per-expert and per-layer scalars of NVFP4 experts, from a checkpoint's global scales. Every operation
-// is one f32 rounding, in the order written, so that all ranks and machines have the same bits:
+// The per-expert and per-layer scalars of NVFP4 experts, from a checkpoint's global scales. Operations
+// are done in f32 from left to right and round one by one, so that all ranks and machines agree in every bit:
 //
 //   W4A4   g1_alphas  = in13 * ws2_gate          inside the sigmoid and outside it
 //          g1_scale_c = (in13 * ws2_up) / in2    the up half, and the intermediate's own scale

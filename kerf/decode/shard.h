@@ -1,5 +1,5 @@
-// Expert TP for a stack of layers: every NVFP4 layer is resharded, bound and probed; BF16 layers stay EP.
-// Stock experts stay: every step that does not take the sliced ones still runs.
+// Expert TP layer by layer: those of NVFP4 are resharded, bound and probed, those of BF16 remain EP. Stock
+// experts remain too, for steps that do not take the sliced ones.
 #pragma once
 
 #include <cstdint>

@@ -10,8 +10,8 @@ namespace kerf::decode {
 
 // Bytes of weights and block scales (not the scalars) that the busiest rank reads for one layer's step with
 // these routes [T, K], each expert that is routed to counting once however many rows it serves. EP: whole
-// experts, linear placement over `ranks`, the most on any rank. Sliced: every distinct expert's slice, the
-// same on every rank.
+// experts, placed linearly over `ranks`, the most on any rank. Sliced: a slice of every distinct expert,
+// equal for all ranks.
 std::int64_t busiest_rank_bytes(const Layer& layer, Mode mode, std::span<const std::int32_t> ids, int ranks);
 
 }  // namespace kerf::decode

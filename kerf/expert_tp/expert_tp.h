@@ -1,4 +1,4 @@
-// Expert tensor parallelism from experts that were loaded whole: reshard and probe. What one rank
+// Expert tensor parallelism out of whole experts: reshard and probe. What one rank
 // refuses all ranks refuse, with one reason and at the same point: nobody is stranded in a collective.
 #pragma once
 

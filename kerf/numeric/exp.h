@@ -1,6 +1,6 @@
 // E(x): the one exponential of the project. Every backend and instruction set evaluates this very sequence of
-// f32 operations (each rounded once, fma where fma is written), so all of them get the same bits. No library
-// call and no approximate instruction.
+// f32 operations (each rounded once, fma where fma is written), so all of them get the same bits. It
+// calls no library and uses no instruction that approximates.
 #pragma once
 
 #include <bit>

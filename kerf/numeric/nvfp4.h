@@ -1,4 +1,4 @@
-// NVFP4: 16 consecutive values along K share one e4m3 scale; codes are e2m1, two a byte, the low nibble
+// NVFP4: along K, each 16 values share one e4m3 scale; codes are e2m1, two to a byte, the low nibble
 // first; an f32 global scale goes with the whole tensor. value = e2m1 * e4m3 / gs.
 #pragma once
 

@@ -1,9 +1,9 @@
-// The routed-experts op: interface. GEMM1 (gather, up and gate) -> gated activation -> requantisation ->
-// GEMM2, over the local experts of one layer; what comes out is unfinalised: one row a route, not yet
-// weighted, normed or summed.
+// The interface of the op on routed experts. GEMM1 (gather, up and gate) -> gated activation ->
+// requantisation -> GEMM2, over the local experts of one layer; what comes out is unfinalised: one row a
+// route, not yet weighted, normed or summed.
 //
 // Two ways in, the same bits: routed_experts() writes the routing metadata itself (the public op);
-// RoutedExperts::body() runs from metadata that somebody else wrote.
+// RoutedExperts::body() finds it ready.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Routing metadata: what the GEMMs of the op need to know about who goes where. Nine tensors, the trtllm-gen
+// Routing metadata: which row of the op belongs to which token and expert. Nine tensors, the trtllm-gen
 // op's own.
 #pragma once
 
@@ -38,7 +38,7 @@ struct Metadata {
   std::span<std::int32_t> permuted_to_token;     // [max_padded + 1] padding rows are not written
   std::span<float> expert_weights;               // [T*K]
   std::span<std::int32_t> histogram;             // [max(2E, 512)] scratch
-  std::span<std::int32_t> tokens_per_expert;     // [E] routes of each global expert, 0 for those elsewhere
+  std::span<std::int32_t> tokens_per_expert;     // [E] routes by global id, 0 for experts elsewhere
   std::span<std::int32_t> tile_to_expert;        // [max_tiles] local expert of a tile (id - offset)
   std::span<std::int32_t> tile_to_limit;         // [max_tiles] first row past the tile's routes
   std::span<std::int32_t> live_tiles;            // [1]

@@ -76,7 +76,7 @@ float halve(Partials& p) {
   return p[0];
 }
 
-// The sum of squares of s in 256 partial sums, each a chain of fused multiply-adds. A value has at most 8
+// Squares every s and adds up in 256 partial sums, each a chain of fused multiply-adds. A value has at most 8
 // significant bits, so its square is exact in f32 from 2^-67 up (16 bits, the last at 2^-148 or above); then
 // multiply and add is the fused operation, bit for bit, and needs no library call where the processor's fma
 // may not be assumed.

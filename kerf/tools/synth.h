@@ -1,4 +1,4 @@
-// Synthetic checkpoints of any shape: seeded, the same bytes at any thread count and on any machine, in
+// Made-up checkpoints in any sizes: seeded, the same bytes at any thread count and on any machine, in
 // bounded memory. What is written is a sound model directory in a real dialect: config.json,
 // hf_quant_config.json, shards and their index. Weights are bell-shaped and scaled so that rows of unit RMS
 // stay near unit RMS.

@@ -153,8 +153,8 @@ TEST_P(EveryBackend, IdsOutsideTheModelAreNamed) {
   }
 }
 
-// One row of the layer in f64, from the converted bytes, with bf16 rounding of the intermediate: what bf16
-// input means.
+// One row of the layer in f64, from the converted bytes, the intermediate rounded to bf16: what bf16 input
+// means.
 template <typename W13, typename W2>
 std::vector<double> exact_row(const ExpertsShape& s, const std::uint16_t* x, double gate_scale,
                               double up_scale, double down_scale, W13 w13, W2 w2,

@@ -15,7 +15,7 @@ class Random {
   explicit Random(std::uint64_t seed) : state_(seed) {}
   std::uint64_t next();
   std::uint64_t below(std::uint64_t n) { return next() % n; }
-  // Roughly standard normal: four 16-bit fields, centred.
+  // Roughly standard normal: the sum of four 16-bit numbers, less its mean.
   float normal();
 
  private:

@@ -1,4 +1,4 @@
-// The CPU backend: the op at the speed of memory, straight from the converted layout, on every core. One
+// The CPU backend: reads the converted layout as it lies in memory, and uses all cores that it is given. One
 // backend value per instruction set that this machine can run, all with the same bits for NVFP4 input.
 #pragma once
 

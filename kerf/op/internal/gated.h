@@ -1,5 +1,5 @@
-// The gated activation between the GEMMs, in canonical arithmetic: every operation below is one f32 rounding,
-// in the order written, on every backend.
+// The gated activation between the GEMMs, in canonical arithmetic: all backends perform the f32 operations
+// below one by one as they stand, each with its own rounding.
 #pragma once
 
 #include <cstdint>
