@@ -55,6 +55,24 @@ TEST(Finalize, GoldenBf16Weights) {
   EXPECT_EQ(out, test::golden<std::uint16_t>("final_out_bf16w"));
 }
 
+// The tiny op's golden rows through the tail: all experts here, and experts 2 and 3 alone.
+TEST(Finalize, GoldenOpOutputs) {
+  const auto rows = test::golden<std::uint16_t>("op_rows_bf16");  // [10, 256], route order
+  const auto ids = test::golden<std::int32_t>("op_ids");
+  const auto weights = test::golden<float>("op_weights");
+  tensor::HostMemory memory;
+  const Workers workers(2);
+  const Scratch scratch(memory, 5, 2, 256, 1, workers.size());
+  for (const auto& [name, first] : {std::pair{"op_out_tiny_op", 0}, std::pair{"op_out_tiny_op_ep", 2}}) {
+    std::vector<std::int32_t> map;
+    for (std::size_t r = 0; r < ids.size(); ++r)
+      map.push_back(ids[r] >= first ? static_cast<std::int32_t>(r) : -1);
+    std::vector<std::uint16_t> out(5 * 256);
+    finalize({5, 2, 256, rows, weights, map}, std::nullopt, workers, scratch, out);
+    EXPECT_EQ(out, test::golden<std::uint16_t>(name)) << name;
+  }
+}
+
 TEST(Finalize, PlainBitsAtAnyThreadCount) {
   tensor::HostMemory memory;
   for (const std::int64_t hidden : {64, 320})
