@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -194,6 +195,29 @@ BENCHMARK(convert_against_memcpy<Bf16>)
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond);
 
+// --check: fails where one thread converts NVFP4 experts at less than half of memcpy's rate.
+int check() {
+  const Nvfp4 experts(4);
+  experts.run_memcpy();
+  std::vector<double> copies, conversions;
+  for (int i = 0; i < 7; ++i) {
+    copies.push_back(seconds([&] { experts.run_memcpy(); }));
+    conversions.push_back(seconds([&] { experts.run_convert(); }));
+  }
+  const auto bytes = static_cast<double>(experts.bytes());
+  const double copied = bytes / median(copies);
+  const double converted = bytes / median(conversions);
+  std::printf("convert %.2f GB/s, memcpy %.2f GB/s, ratio %.2f (at least 0.5 wanted)\n", 1e-9 * converted,
+              1e-9 * copied, converted / copied);
+  return converted >= 0.5 * copied ? 0 : 1;
+}
+
 }  // namespace
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  if (argc == 2 && std::string(argv[1]) == "--check") return check();
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
