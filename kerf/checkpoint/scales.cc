@@ -76,8 +76,9 @@ LayerScales Layer::scales(Faults& faults) const {
       const std::string_view fault = fault_of(value);
       if (fault.empty()) continue;
       faults.add(fmt::format("{} {}", fault, name(part)),
-                 fmt::format("layer {}, {}, expert {}, {} of {}, value {}", index(), tensor_name(p, part, e),
-                             e, alike[fault], experts, value ? fmt::format("{}", *value) : "missing"));
+                 fmt::format("layer {}, {}, expert {}, {} of {}, value {}{}", index(),
+                             tensor_name(p, part, e), e, alike[fault], experts,
+                             value ? fmt::format("{}", *value) : "missing", in_file(located(p, part, e))));
     }
   };
 

@@ -258,7 +258,7 @@ TEST(BlockScales, AThousandFaultsAreOneMessage) {
   for (std::size_t i = 0; i < 5; ++i)
     EXPECT_EQ(faults.groups()[0].first[i],
               "layer 0, model.layers.0.mlp.experts.0.down_proj.weight_scale, expert 0, row " +
-                  std::to_string(i) + ", block 3, byte 0x7F");
+                  std::to_string(i) + ", block 3, byte 0x7F, in model-00001-of-00002.safetensors");
   EXPECT_THAT(faults.text(), AllOf(HasSubstr("count 1000"), HasSubstr("the first 5")));
 }
 
