@@ -1,5 +1,6 @@
 #include "kerf/checkpoint/internal/layer.h"
 
+#include <span>
 #include <utility>
 
 #include "kerf/base/format.h"
@@ -7,6 +8,7 @@
 #include "kerf/checkpoint/internal/file.h"
 #include "kerf/checkpoint/internal/scan.h"
 #include "kerf/numeric/e4m3.h"
+#include "kerf/numeric/e4m3_scan.h"
 #include "kerf/numeric/nvfp4.h"
 
 namespace kerf::checkpoint::internal {
@@ -26,10 +28,14 @@ struct Found {
   FaultGroup group;
 };
 
+std::span<const std::uint8_t> codes_of(const tensor::TensorView& view) {
+  return {reinterpret_cast<const std::uint8_t*>(view.bytes.data()), view.bytes.size()};
+}
+
 }  // namespace
 
 std::optional<tensor::TensorView> Layer::find(std::string_view suffix) const {
-  const Located* located = find_full(source_.prefix + std::string(suffix));
+  const Located* located = find_full(full_name(suffix));
   if (located == nullptr) return std::nullopt;
   return source_.table.view(*located);
 }
@@ -47,7 +53,7 @@ void Layer::scan_block_scales(std::int64_t e, Faults& faults) const {
   const std::array<const tensor::TensorView*, 3> scales = {&views.gate_sf, &views.up_sf, &views.down_sf};
   for (const Projection p : all_projections) {
     const tensor::TensorView& view = *scales[static_cast<std::size_t>(p)];
-    if (!usable_block_scales(view.bytes)) walk_block_scales(view, p, e, faults);
+    if (!numeric::regular_scales(codes_of(view))) walk_block_scales(view, p, e, faults);
   }
 }
 
@@ -58,9 +64,10 @@ void Layer::walk_block_scales(const tensor::TensorView& view, Projection p, std:
   const auto row_bytes = static_cast<std::size_t>(view.shape[1]);
   Found nan{"NaN block scale"};
   Found negative{"negative block scale"};
-  for (std::size_t at = 0; at < view.bytes.size(); ++at) {
-    if (usable_block_scale(view.bytes[at])) continue;
-    const auto byte = static_cast<std::uint8_t>(view.bytes[at]);
+  const std::span<const std::uint8_t> codes = codes_of(view);
+  for (std::size_t at = 0; at < codes.size(); ++at) {
+    const std::uint8_t byte = codes[at];
+    if (numeric::regular_scale(byte)) continue;
     (numeric::e4m3_is_nan(byte) ? nan : negative).add([&] {
       return fmt::format("layer {}, {}, expert {}, row {}, block {}, byte 0x{:02X}{}", index(), name, e,
                          first_row(p) + static_cast<std::int64_t>(at / row_bytes), at % row_bytes, byte,
@@ -96,7 +103,7 @@ void Layer::scan_values(std::int64_t e, Faults& faults) const {
 void Layer::scan_extras(Faults& faults) const {
   for (const auto& [suffix, kind] : {std::pair{post_norm_name, "norm weight that is not finite"},
                                      {selection_bias_name, "selection bias that is not finite"}}) {
-    const std::string name = source_.prefix + std::string(suffix);
+    const std::string name = full_name(suffix);
     const Located* located = find_full(name);
     if (located == nullptr) continue;
     const tensor::TensorView view = source_.table.view(*located);
@@ -116,6 +123,24 @@ void Layer::scan_extras(Faults& faults) const {
   }
 }
 
+std::string Layer::full_name(std::string_view suffix) const { return source_.prefix + std::string(suffix); }
+
+bool Layer::has_post_norm() const {
+  const std::string name = full_name(post_norm_name);
+  const Located* located = find_full(name);
+  if (located != nullptr) expect(name, *located, tensor::Dtype::bf16, {source_.hidden});
+  return located != nullptr;
+}
+
+bool Layer::has_selection_bias() const {
+  const std::string name = full_name(selection_bias_name);
+  const Located* located = find_full(name);
+  if (located == nullptr) return false;
+  const bool bf16 = located->entry->dtype == tensor::Dtype::bf16;
+  expect(name, *located, bf16 ? tensor::Dtype::bf16 : tensor::Dtype::f32, {source_.experts});
+  return true;
+}
+
 std::string Layer::in_file(const Located* located) const {
   return located == nullptr ? std::string() : fmt::format(", in {}", source_.table.file(*located));
 }
@@ -129,12 +154,13 @@ ExpertKind Layer::kind_of_weight(const std::string& name, const Located& located
 
 void Layer::expect(const std::string& name, const Located& located, tensor::Dtype dtype,
                    const tensor::Shape& shape) const {
-  expect_dtype(name, located, dtype);
-  if (located.entry->shape != shape)
-    fail(ErrorKind::checkpoint,
-         "{}: got {} {}, wanted {} ({} experts, hidden {}, intermediate {} of config.json)",
-         where(name, located), tensor::name(dtype), located.entry->shape.text(), shape.text(),
-         source_.experts, source_.hidden, source_.intermediate);
+  if (located.entry->dtype == dtype && located.entry->shape == shape) return;
+  const bool wrong_dtype = located.entry->dtype != dtype;
+  fail(ErrorKind::checkpoint,
+       "{}: got {} {}, wanted {}{} ({} experts, hidden {}, intermediate {} of config.json)",
+       where(name, located), tensor::name(located.entry->dtype), located.entry->shape.text(),
+       wrong_dtype ? fmt::format("{} ", tensor::name(dtype)) : "", shape.text(), source_.experts,
+       source_.hidden, source_.intermediate);
 }
 
 void Layer::expect_dtype(const std::string& name, const Located& located, tensor::Dtype dtype) const {

@@ -36,6 +36,12 @@ class Layer : public MoeLayer {
   void scan_extras(Faults& faults) const final;
   [[nodiscard]] std::optional<tensor::TensorView> find(std::string_view suffix) const final;
   [[nodiscard]] std::int64_t expert_bytes() const final;
+  // Whether the layer has a norm after its experts, BF16 [H], and a selection bias, F32 or BF16 [E].
+  // Error{checkpoint} where the tensor is something else.
+  [[nodiscard]] bool has_post_norm() const;
+  [[nodiscard]] bool has_selection_bias() const;
+  // The name in the file of a tensor of this layer: the prefix, then `suffix`.
+  [[nodiscard]] std::string full_name(std::string_view suffix) const;
   // From headers alone: whether any expert of this NVFP4 layer has an input scale.
   [[nodiscard]] virtual bool has_input_scales() const = 0;
 
