@@ -34,8 +34,8 @@ struct LayerScales {
   double largest_gate_up_ratio = 1;  // larger over smaller
 };
 
-// What a layer's scales are worth saying about (that gate and up differ and are kept apart, that the layer is
-// weight-only), a line each.
+// What a layer's scales are worth saying about, in this order (that gate and up differ and are kept apart,
+// that the layer is weight-only), a line each.
 std::vector<std::string> notes_of(const LayerScales& scales);
 
 // One layer's routed experts.
