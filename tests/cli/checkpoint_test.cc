@@ -60,6 +60,8 @@ TEST(Inspect, SaysThatGateAndUpScalesDiffer) {
   const auto layer = json_of(run_program({"inspect", path, "--json"}))["layers"][0];
   EXPECT_EQ(layer["gate_up_differ"], 3);
   EXPECT_EQ(layer["largest_gate_up_ratio"], 4.0);
+  ASSERT_EQ(layer["notes"].size(), 1U);
+  EXPECT_TRUE(contains(ran.out, layer["notes"][0].get<std::string>()));
 }
 
 TEST(Inspect, ListsFaultsAndEndsWell) {
