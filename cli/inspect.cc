@@ -88,9 +88,11 @@ Json layer_json(const MoeLayer& layer, std::int64_t experts, checkpoint::Faults&
       json["tensors"]["down_scale"] = tensor_json(shown->down_sf);
     }
   }
+  layer.scan_extras(faults);
   if (!nvfp4) return json;
   const LayerScales scales = layer.scales(faults);
   json["weight_only"] = scales.weight_only;
+  json["notes"] = checkpoint::notes_of(scales);
   json["gate_up_differ"] = scales.gate_up_differ;
   json["largest_gate_up_ratio"] = scales.largest_gate_up_ratio;
   json["input_scale"] = spread_json(input_scales(layer, experts, false));
@@ -150,16 +152,11 @@ void print_layer(const Json& l, std::int64_t experts, Output& out) {
   if (l.contains("tensors"))
     for (const auto& [name, t] : l["tensors"].items()) out.line("  {:<19} {}", name, tensor_text(t));
   if (!l.contains("weight_only")) return;
-  const auto differ = l["gate_up_differ"].get<std::int64_t>();
-  if (differ == 0)
-    out.line("  gate/up scales      equal in all experts");
-  else
-    out.line(
-        "  gate/up scales      {} of {} experts have different gate/up global scales, largest ratio {:.6g}, "
-        "kept separate",
-        differ, experts, l["largest_gate_up_ratio"].get<double>());
+  const auto notes = l["notes"].get<std::vector<std::string>>();
+  const bool differ = l["gate_up_differ"].get<std::int64_t>() != 0;
+  out.line("  gate/up scales      {}", differ ? notes.front() : "equal in all experts");
   if (l["weight_only"].get<bool>()) {
-    out.line("  input scales        none: weight-only (W4A16)");
+    out.line("  input scales        {}", notes.back());
     return;
   }
   out.line("  input scales        {}", spread_text(l["input_scale"]));
@@ -189,7 +186,7 @@ void print(const Json& r, const checkpoint::Faults& faults, Output& out) {
     out.line("no faults found (kerf verify reads the block scales as well)");
     return;
   }
-  out.line("{} faults found:", faults.total());
+  out.line("{} found:", counted(faults.total(), "fault"));
   print_faults(faults, out);
 }
 

@@ -28,19 +28,19 @@ void run(const std::string& path, Context& context) {
                       {"faults", faults_json(r.faults)},
                       {"notes", checkpoint.notes()}});
   } else {
-    const std::string counts =
-        fmt::format("{} layers, {} experts, {} bytes checked", r.layers, r.experts, r.bytes_checked);
+    const std::string counts = fmt::format("{}, {}, {} checked", counted(r.layers, "layer"),
+                                           counted(r.experts, "expert"), counted(r.bytes_checked, "byte"));
     if (r.faults.empty()) {
       context.out.line("no faults: {}", counts);
     } else {
-      context.out.line("{} faults: {}", r.faults.total(), counts);
+      context.out.line("{}: {}", counted(r.faults.total(), "fault"), counts);
       print_faults(r.faults, context.out);
     }
   }
   if (!r.faults.empty())
-    throw Error(ErrorKind::checkpoint,
-                fmt::format("{}: {} faults of {} kinds", checkpoint.directory().string(), r.faults.total(),
-                            r.faults.groups().size()));
+    throw Error(ErrorKind::checkpoint, fmt::format("{}: {} of {}", checkpoint.directory().string(),
+                                                   counted(r.faults.total(), "fault"),
+                                                   counted(std::ssize(r.faults.groups()), "kind")));
 }
 
 }  // namespace

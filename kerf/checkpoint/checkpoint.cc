@@ -9,12 +9,16 @@
 
 namespace kerf::checkpoint {
 
+namespace {
+using Layers = std::map<std::int64_t, std::unique_ptr<internal::Layer>>;
+}  // namespace
+
 struct Checkpoint::State {
   std::filesystem::path directory;
   ModelConfig config;
   std::vector<std::string> notes;
   std::unique_ptr<internal::TensorTable> table;
-  std::map<std::int64_t, std::unique_ptr<internal::Layer>> layers;
+  Layers layers;
   std::vector<std::int64_t> moe_layers;
   std::vector<Shard> shards;
 };
@@ -31,7 +35,8 @@ struct Outline {
 };
 
 // Groups the experts' tensors by layer; refuses names that would change the result if they were ignored.
-std::map<std::int64_t, Outline> outline(const internal::TensorTable& table, const ModelConfig& config,
+std::map<std::int64_t, Outline> outline(const std::filesystem::path& directory,
+                                        const internal::TensorTable& table, const ModelConfig& config,
                                         std::vector<std::string>& notes) {
   std::map<std::int64_t, Outline> layers;
   std::map<std::int64_t, std::string_view> beyond;
@@ -54,43 +59,39 @@ std::map<std::int64_t, Outline> outline(const internal::TensorTable& table, cons
            internal::shown(name), file, expert.expert, config.experts, config.experts - 1);
     const auto [at, fresh] = layers.try_emplace(layer->layer, Outline{layer->prefix, expert.naming, name});
     if (at->second.prefix != layer->prefix || at->second.naming != expert.naming)
-      fail(ErrorKind::checkpoint, "layer {}: {} and {} name its experts in two ways, wanted one",
-           layer->layer, internal::shown(at->second.first), internal::shown(name));
+      fail(ErrorKind::checkpoint, "layer {}: {} in {} and {} in {} name its experts in two ways, wanted one",
+           layer->layer, internal::shown(at->second.first), table.file(*table.find(at->second.first)),
+           internal::shown(name), file);
   }
   if (layers.empty())
     fail(ErrorKind::checkpoint,
-         "no routed experts: wanted tensors such as model.layers.0.mlp.experts.0.gate_proj.weight or "
-         "model.layers.0.mlp.experts.gate_up_proj");
+         "{}: no routed experts: wanted tensors such as model.layers.0.mlp.experts.0.gate_proj.weight or "
+         "model.layers.0.mlp.experts.gate_up_proj",
+         directory.string());
   for (const auto& [layer, name] : beyond)
     notes.push_back(fmt::format("layer {}: beyond the {} layers of config.json, ignored: {}", layer,
                                 config.layers, internal::shown(name)));
   return layers;
 }
 
-// The tensors decide whether there is a norm after the experts and a selection bias; all layers must agree on
-// the norm.
-void settle_config(const Checkpoint& checkpoint, ModelConfig& config, std::vector<std::string>& notes) {
-  std::vector<std::int64_t> with;
-  std::vector<std::int64_t> without;
-  for (const std::int64_t l : checkpoint.moe_layers()) {
-    const MoeLayer& layer = checkpoint.layer(l);
-    const auto norm = layer.find(internal::post_norm_name);
-    (norm ? with : without).push_back(l);
-    if (norm && (norm->dtype != tensor::Dtype::bf16 || norm->shape != tensor::Shape{config.hidden}))
-      fail(ErrorKind::checkpoint, "layer {}: {}: got {} {}, wanted BF16 [{}]", l, internal::post_norm_name,
-           tensor::name(norm->dtype), norm->shape.text(), config.hidden);
-    if (layer.find(internal::selection_bias_name)) config.router.selection_bias = true;
+// A Muse Spark configuration asks for the norm after the experts, in every layer: without it the results
+// would be those of another model. Elsewhere the tensors decide, and all layers must agree. A selection bias
+// is there where a layer has one.
+void settle_config(const Layers& layers, ModelConfig& config) {
+  const internal::Layer* with = nullptr;
+  const internal::Layer* without = nullptr;
+  for (const auto& [l, layer] : layers) {
+    const internal::Layer*& first = layer->has_post_norm() ? with : without;
+    if (first == nullptr) first = layer.get();
+    if (layer->has_selection_bias()) config.router.selection_bias = true;
   }
-  if (!with.empty() && !without.empty())
-    fail(ErrorKind::checkpoint, "layer {}: {} is missing, layer {} has it", without.front(),
-         internal::post_norm_name, with.front());
-  if (!with.empty()) {
-    if (!config.post_norm) config.post_norm = PostNormConfig{};
-  } else if (config.post_norm) {
-    config.post_norm.reset();
-    notes.push_back(
-        fmt::format("no layer has {}: the experts' rows are not normed", internal::post_norm_name));
-  }
+  if (without != nullptr && (with != nullptr || config.post_norm))
+    fail(ErrorKind::checkpoint, "layer {}: {} is missing, wanted BF16 [{}]: {}", without->index(),
+         without->full_name(internal::post_norm_name), config.hidden,
+         with != nullptr ? fmt::format("layer {} has it", with->index())
+                         : fmt::format("config.json describes {}, which has it in every layer",
+                                       internal::shown(config.architecture)));
+  if (with != nullptr && !config.post_norm) config.post_norm = PostNormConfig{};
 }
 
 }  // namespace
@@ -112,7 +113,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& path) {
     state->shards.push_back({state->table->files()[s], header.file_bytes, std::ssize(header.tensors)});
   }
   std::vector<std::int64_t> weight_only;
-  for (const auto& [l, found] : outline(*state->table, config, state->notes)) {
+  for (const auto& [l, found] : outline(state->directory, *state->table, config, state->notes)) {
     internal::LayerSource source{
         *state->table,    l, std::string(found.prefix), config.experts, config.hidden, config.intermediate,
         config.quant_algo};
@@ -128,9 +129,9 @@ Checkpoint Checkpoint::open(const std::filesystem::path& path) {
     state->notes.push_back(fmt::format(
         "{} layer{} without input scales (first: layer {}): weight-only (W4A16), activations stay bf16",
         weight_only.size(), weight_only.size() == 1 ? "" : "s", weight_only.front()));
+  settle_config(state->layers, state->config);
   Checkpoint out;
   out.state_ = state;
-  settle_config(out, state->config, state->notes);
   return out;
 }
 
@@ -152,7 +153,7 @@ std::vector<std::string> notes_of(const LayerScales& scales) {
   std::vector<std::string> out;
   if (scales.gate_up_differ != 0)
     out.push_back(fmt::format(
-        "{} of {} experts have different gate/up global scales, largest ratio {:.4g}, kept separate",
+        "{} of {} experts have different gate/up global scales, largest ratio {:g}, kept separate",
         scales.gate_up_differ, scales.ws2_gate.size(), scales.largest_gate_up_ratio));
   if (scales.weight_only) out.emplace_back("no input scales: weight-only (W4A16), activations stay bf16");
   return out;

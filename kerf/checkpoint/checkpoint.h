@@ -34,8 +34,8 @@ struct LayerScales {
   double largest_gate_up_ratio = 1;  // larger over smaller
 };
 
-// What a layer's scales are worth saying about (that gate and up differ and are kept apart, that the layer is
-// weight-only), a line each.
+// What a layer's scales are worth saying about, in this order (that gate and up differ and are kept apart,
+// that the layer is weight-only), a line each.
 std::vector<std::string> notes_of(const LayerScales& scales);
 
 // One layer's routed experts.
@@ -53,6 +53,13 @@ class MoeLayer {
   // Scans every block-scale byte of expert e: NaN (0x7F, 0xFF) and negative values are faults with expert,
   // row, block and byte; 0x80 (-0) is accepted. NVFP4 layers only.
   virtual void scan_block_scales(std::int64_t e, Faults& faults) const = 0;
+  // Scans every weight of expert e: values that are not finite are faults with expert, tensor, row, column
+  // and bits. BF16 layers only.
+  virtual void scan_values(std::int64_t e, Faults& faults) const = 0;
+  // Scans what stands beside the experts and takes part in the result: the norm's weight after the experts
+  // and the router's selection bias, where the layer has them. Values that are not finite are faults. Both
+  // kinds.
+  virtual void scan_extras(Faults& faults) const = 0;
   // A tensor of this layer by its name below the layer's prefix ("mlp.experts.post_expert_norm.weight").
   [[nodiscard]] virtual std::optional<tensor::TensorView> find(std::string_view suffix) const = 0;
   // Bytes of one expert in the file.

@@ -1,10 +1,11 @@
 #include "kerf/checkpoint/config.h"
 
 #include <algorithm>
-#include <cmath>
 #include <initializer_list>
+#include <limits>
 
 #include "kerf/base/format.h"
+#include "kerf/base/fp_guard.h"
 #include "kerf/checkpoint/internal/file.h"
 #include "kerf/checkpoint/internal/json.h"
 
@@ -75,11 +76,17 @@ class Keys {
     return *out;
   }
 
-  [[nodiscard]] std::optional<double> number(const char* key) const {
+  // A number that f32 holds as a finite one. `positive`: above 0 there, too; otherwise 0 serves.
+  [[nodiscard]] std::optional<double> number(const char* key, bool positive) const {
     const json* value = find(key);
     if (value == nullptr) return std::nullopt;
-    if (!value->is_number() || !std::isfinite(value->get<double>())) wrong(key, *value, "a number");
-    return value->get<double>();
+    if (!value->is_number()) wrong(key, *value, "a number");
+    const FpGuard guard;  // with subnormals flushed, a tiny one would look like 0
+    const auto number = value->get<double>();
+    const bool inside = number >= 0 && number <= double{std::numeric_limits<float>::max()};
+    if (!inside || (positive && static_cast<float>(number) == 0))
+      wrong(key, *value, positive ? "a finite f32 above 0" : "a finite f32, at least 0");
+    return number;
   }
 
   [[nodiscard]] std::optional<bool> boolean(const char* key) const {
@@ -143,12 +150,12 @@ RouterConfig router_of(const Keys& keys, bool muse) {
     fail(ErrorKind::unsupported, "{}: scoring_func is '{}', kerf implements softmax and sigmoid", keys.file(),
          internal::shown(out.scoring));
   out.norm_topk_prob = keys.boolean("norm_topk_prob").value_or(true);
-  out.routed_scaling = keys.number("routed_scaling_factor").value_or(1.0);
+  out.routed_scaling = keys.number("routed_scaling_factor", true).value_or(1.0);
   out.n_group = keys.integer("n_group", 0).value_or(0);
   out.topk_group = keys.integer("topk_group", 0).value_or(0);
   out.selection_bias = muse || keys.string("topk_method").value_or("") == "noaux_tc";
   if (muse) {
-    out.logit_multiplier = keys.number("output_multiplier").value_or(kMuseLogitMultiplier);
+    out.logit_multiplier = keys.number("output_multiplier", true).value_or(kMuseLogitMultiplier);
     out.sum_epsilon = kMuseSumEpsilon;
   }
   return out;
@@ -244,7 +251,7 @@ ModelConfig read_model_config(const std::filesystem::path& path) {
   out.router = router_of(keys, muse);
   if (muse) {
     out.post_norm = PostNormConfig{};
-    out.post_norm->eps = keys.number("post_norm_eps").value_or(out.post_norm->eps);
+    out.post_norm->eps = keys.number("post_norm_eps", false).value_or(out.post_norm->eps);
   }
   apply(quantisation_in_config(keys), out);
   return out;

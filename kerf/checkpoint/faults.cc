@@ -23,13 +23,16 @@ void Faults::add(const std::string& kind, std::string place) {
   if (group.first.size() < kept) group.first.push_back(std::move(place));
 }
 
+void Faults::add(const FaultGroup& group) {
+  if (group.total == 0) return;
+  FaultGroup& ours = group_of(groups_, group.kind);
+  ours.total += group.total;
+  for (const std::string& place : group.first)
+    if (ours.first.size() < kept) ours.first.push_back(place);
+}
+
 void Faults::merge(const Faults& other) {
-  for (const FaultGroup& theirs : other.groups_) {
-    FaultGroup& ours = group_of(groups_, theirs.kind);
-    ours.total += theirs.total;
-    for (const std::string& place : theirs.first)
-      if (ours.first.size() < kept) ours.first.push_back(place);
-  }
+  for (const FaultGroup& theirs : other.groups_) add(theirs);
 }
 
 std::int64_t Faults::total() const {

@@ -24,6 +24,8 @@ class Faults {
   static constexpr std::size_t kept = 5;
 
   void add(const std::string& kind, std::string place);
+  // Adds a group, as coming after what is here: `total` counts, and at most `kept` of its places are taken.
+  void add(const FaultGroup& group);
   // Adds another's, as coming after this one's.
   void merge(const Faults& other);
   [[nodiscard]] bool empty() const { return groups_.empty(); }

@@ -61,9 +61,9 @@ class FusedLayer final : public Layer {
 
  protected:
   [[nodiscard]] std::optional<float> scalar(Projection p, Part part, std::int64_t e) const override {
-    const Located* located = stacks_[stack_of(p)][static_cast<std::size_t>(part)];
-    if (located == nullptr) return std::nullopt;
-    const tensor::TensorView view = source().table.view(*located);
+    const Located* found = located(p, part, e);
+    if (found == nullptr) return std::nullopt;
+    const tensor::TensorView view = source().table.view(*found);
     const std::int64_t values = view.shape.elements();
     std::int64_t at = 0;  // one value serves all
     if (values == source().experts * per_expert(p))
@@ -73,6 +73,10 @@ class FusedLayer final : public Layer {
     float value = 0;
     std::memcpy(&value, view.bytes.data() + at * static_cast<std::int64_t>(sizeof(value)), sizeof(value));
     return value;
+  }
+
+  [[nodiscard]] const Located* located(Projection p, Part part, std::int64_t /*e*/) const override {
+    return stacks_[stack_of(p)][static_cast<std::size_t>(part)];
   }
 
   [[nodiscard]] std::string tensor_name(Projection p, Part part, std::int64_t /*e*/) const override {

@@ -199,14 +199,17 @@ using Named = std::pair<const std::string, TensorEntry>;
 
 // All tensors lie inside the file, none on another; counts the bytes between and after them.
 void check_ranges(const std::string& file, std::int64_t data_begin, Header& header) {
-  std::vector<const Named*> order;
+  std::vector<const Named*> order;  // tensors that have bytes
   order.reserve(header.tensors.size());
-  for (const Named& tensor : header.tensors)
+  const Named* furthest = nullptr;  // of all: one without bytes must lie inside the file, too
+  for (const Named& tensor : header.tensors) {
     if (tensor.second.begin != tensor.second.end) order.push_back(&tensor);
+    if (furthest == nullptr || tensor.second.end > furthest->second.end) furthest = &tensor;
+  }
   std::sort(order.begin(), order.end(),
             [](const Named* a, const Named* b) { return a->second.begin < b->second.begin; });
   std::int64_t covered = 0;
-  const Named* last = nullptr;  // the tensor that ends last
+  const Named* last = nullptr;
   for (const Named* tensor : order) {
     if (last != nullptr && tensor->second.begin < last->second.end)
       fail(ErrorKind::checkpoint,
@@ -216,11 +219,11 @@ void check_ranges(const std::string& file, std::int64_t data_begin, Header& head
     covered += tensor->second.end - tensor->second.begin;
     last = tensor;
   }
-  if (last != nullptr && last->second.end > header.file_bytes)
+  if (furthest != nullptr && furthest->second.end > header.file_bytes)
     fail(ErrorKind::checkpoint,
          "{}: the file is {} bytes, its header describes {} ('{}' ends there): truncated, incomplete "
          "download?",
-         file, header.file_bytes, last->second.end, internal::shown(last->first));
+         file, header.file_bytes, furthest->second.end, internal::shown(furthest->first));
   header.stray_bytes = header.file_bytes - data_begin - covered;
 }
 

@@ -1,17 +1,41 @@
 #include "kerf/checkpoint/internal/layer.h"
 
-#include <algorithm>
+#include <span>
+#include <utility>
 
 #include "kerf/base/format.h"
+#include "kerf/base/function_ref.h"
 #include "kerf/checkpoint/internal/file.h"
 #include "kerf/checkpoint/internal/scan.h"
 #include "kerf/numeric/e4m3.h"
+#include "kerf/numeric/e4m3_scan.h"
 #include "kerf/numeric/nvfp4.h"
 
 namespace kerf::checkpoint::internal {
 
+namespace {
+
+// Faults of one kind as they are found. A damaged file may hold nothing but faults: places beyond the kept
+// ones are not spelt out.
+struct Found {
+  explicit Found(std::string kind) : group{std::move(kind), 0, {}} {}
+
+  void add(FunctionRef<std::string()> place) {
+    ++group.total;
+    if (group.first.size() < Faults::kept) group.first.push_back(place());
+  }
+
+  FaultGroup group;
+};
+
+std::span<const std::uint8_t> codes_of(const tensor::TensorView& view) {
+  return {reinterpret_cast<const std::uint8_t*>(view.bytes.data()), view.bytes.size()};
+}
+
+}  // namespace
+
 std::optional<tensor::TensorView> Layer::find(std::string_view suffix) const {
-  const Located* located = find_full(source_.prefix + std::string(suffix));
+  const Located* located = find_full(full_name(suffix));
   if (located == nullptr) return std::nullopt;
   return source_.table.view(*located);
 }
@@ -29,30 +53,96 @@ void Layer::scan_block_scales(std::int64_t e, Faults& faults) const {
   const std::array<const tensor::TensorView*, 3> scales = {&views.gate_sf, &views.up_sf, &views.down_sf};
   for (const Projection p : all_projections) {
     const tensor::TensorView& view = *scales[static_cast<std::size_t>(p)];
-    if (!usable_block_scales(view.bytes)) walk_block_scales(view, p, e, faults);
+    if (!numeric::regular_scales(codes_of(view))) walk_block_scales(view, p, e, faults);
   }
 }
 
 void Layer::walk_block_scales(const tensor::TensorView& view, Projection p, std::int64_t e,
                               Faults& faults) const {
   const std::string name = tensor_name(p, Part::block_scale, e);
+  const std::string file = in_file(located(p, Part::block_scale, e));
   const auto row_bytes = static_cast<std::size_t>(view.shape[1]);
-  // A damaged file may hold nothing but faults: places beyond the kept ones are not spelt out.
-  const auto add = [&](const std::string& kind, std::size_t at) {
-    const auto group = std::find_if(faults.groups().begin(), faults.groups().end(),
-                                    [&](const FaultGroup& g) { return g.kind == kind; });
-    const bool full = group != faults.groups().end() && group->first.size() >= Faults::kept;
-    faults.add(kind, full ? std::string()
-                          : fmt::format("layer {}, {}, expert {}, row {}, block {}, byte 0x{:02X}", index(),
-                                        name, e, first_row(p) + static_cast<std::int64_t>(at / row_bytes),
-                                        at % row_bytes, static_cast<unsigned>(view.bytes[at])));
-  };
-  const std::string nan_kind = "NaN block scale";
-  const std::string negative_kind = "negative block scale";
-  for (std::size_t at = 0; at < view.bytes.size(); ++at) {
-    if (usable_block_scale(view.bytes[at])) continue;
-    add(numeric::e4m3_is_nan(static_cast<std::uint8_t>(view.bytes[at])) ? nan_kind : negative_kind, at);
+  Found nan{"NaN block scale"};
+  Found negative{"negative block scale"};
+  const std::span<const std::uint8_t> codes = codes_of(view);
+  for (std::size_t at = 0; at < codes.size(); ++at) {
+    const std::uint8_t byte = codes[at];
+    if (numeric::regular_scale(byte)) continue;
+    (numeric::e4m3_is_nan(byte) ? nan : negative).add([&] {
+      return fmt::format("layer {}, {}, expert {}, row {}, block {}, byte 0x{:02X}{}", index(), name, e,
+                         first_row(p) + static_cast<std::int64_t>(at / row_bytes), at % row_bytes, byte,
+                         file);
+    });
   }
+  faults.add(nan.group);
+  faults.add(negative.group);
+}
+
+void Layer::scan_values(std::int64_t e, Faults& faults) const {
+  expect_expert(e);
+  if (kind_ != ExpertKind::bf16)
+    fail(ErrorKind::bug, "layer {} has NVFP4 experts, whose every code is finite", index());
+  const ExpertViews views = expert(e);
+  const std::array<const tensor::TensorView*, 3> weights = {&views.gate, &views.up, &views.down};
+  for (const Projection p : all_projections) {
+    const tensor::TensorView& view = *weights[static_cast<std::size_t>(p)];
+    Found found{"BF16 weight that is not finite"};
+    for_each_not_finite_bf16(view.bytes, [&](std::size_t at, std::uint16_t bits) {
+      found.add([&] {
+        const auto columns = static_cast<std::size_t>(view.shape[1]);
+        return fmt::format("layer {}, {}, expert {}, row {}, column {}, bits 0x{:04X}{}", index(),
+                           tensor_name(p, Part::weight, e), e,
+                           first_row(p) + static_cast<std::int64_t>(at / columns), at % columns, bits,
+                           in_file(located(p, Part::weight, e)));
+      });
+    });
+    faults.add(found.group);
+  }
+}
+
+void Layer::scan_extras(Faults& faults) const {
+  for (const auto& [suffix, kind] : {std::pair{post_norm_name, "norm weight that is not finite"},
+                                     {selection_bias_name, "selection bias that is not finite"}}) {
+    const std::string name = full_name(suffix);
+    const Located* located = find_full(name);
+    if (located == nullptr) continue;
+    const tensor::TensorView view = source_.table.view(*located);
+    Found found{kind};
+    const auto place = [&](std::size_t at, const std::string& bits) {
+      return fmt::format("layer {}, {}, element {}, bits 0x{}{}", index(), name, at, bits, in_file(located));
+    };
+    if (view.dtype == tensor::Dtype::bf16)
+      for_each_not_finite_bf16(view.bytes, [&](std::size_t at, std::uint16_t bits) {
+        found.add([&] { return place(at, fmt::format("{:04X}", bits)); });
+      });
+    if (view.dtype == tensor::Dtype::f32)
+      for_each_not_finite_f32(view.bytes, [&](std::size_t at, std::uint32_t bits) {
+        found.add([&] { return place(at, fmt::format("{:08X}", bits)); });
+      });
+    faults.add(found.group);
+  }
+}
+
+std::string Layer::full_name(std::string_view suffix) const { return source_.prefix + std::string(suffix); }
+
+bool Layer::has_post_norm() const {
+  const std::string name = full_name(post_norm_name);
+  const Located* located = find_full(name);
+  if (located != nullptr) expect(name, *located, tensor::Dtype::bf16, {source_.hidden});
+  return located != nullptr;
+}
+
+bool Layer::has_selection_bias() const {
+  const std::string name = full_name(selection_bias_name);
+  const Located* located = find_full(name);
+  if (located == nullptr) return false;
+  const bool bf16 = located->entry->dtype == tensor::Dtype::bf16;
+  expect(name, *located, bf16 ? tensor::Dtype::bf16 : tensor::Dtype::f32, {source_.experts});
+  return true;
+}
+
+std::string Layer::in_file(const Located* located) const {
+  return located == nullptr ? std::string() : fmt::format(", in {}", source_.table.file(*located));
 }
 
 ExpertKind Layer::kind_of_weight(const std::string& name, const Located& located) const {
@@ -64,12 +154,13 @@ ExpertKind Layer::kind_of_weight(const std::string& name, const Located& located
 
 void Layer::expect(const std::string& name, const Located& located, tensor::Dtype dtype,
                    const tensor::Shape& shape) const {
-  expect_dtype(name, located, dtype);
-  if (located.entry->shape != shape)
-    fail(ErrorKind::checkpoint,
-         "{}: got {} {}, wanted {} ({} experts, hidden {}, intermediate {} of config.json)",
-         where(name, located), tensor::name(dtype), located.entry->shape.text(), shape.text(),
-         source_.experts, source_.hidden, source_.intermediate);
+  if (located.entry->dtype == dtype && located.entry->shape == shape) return;
+  const bool wrong_dtype = located.entry->dtype != dtype;
+  fail(ErrorKind::checkpoint,
+       "{}: got {} {}, wanted {}{} ({} experts, hidden {}, intermediate {} of config.json)",
+       where(name, located), tensor::name(located.entry->dtype), located.entry->shape.text(),
+       wrong_dtype ? fmt::format("{} ", tensor::name(dtype)) : "", shape.text(), source_.experts,
+       source_.hidden, source_.intermediate);
 }
 
 void Layer::expect_dtype(const std::string& name, const Located& located, tensor::Dtype dtype) const {

@@ -33,10 +33,9 @@ class PerExpertLayer final : public Layer {
 
   [[nodiscard]] ExpertViews expert(std::int64_t e) const override {
     expect_expert(e);
-    const ExpertTensors& tensors = experts_[static_cast<std::size_t>(e)];
     const auto view = [&](Projection p, Part part) {
-      const Located* located = tensors[static_cast<std::size_t>(p)][static_cast<std::size_t>(part)];
-      return located == nullptr ? tensor::TensorView{} : source().table.view(*located);
+      const Located* found = located(p, part, e);
+      return found == nullptr ? tensor::TensorView{} : source().table.view(*found);
     };
     return {view(Projection::gate, Part::weight), view(Projection::gate, Part::block_scale),
             view(Projection::up, Part::weight),   view(Projection::up, Part::block_scale),
@@ -52,12 +51,15 @@ class PerExpertLayer final : public Layer {
 
  protected:
   [[nodiscard]] std::optional<float> scalar(Projection p, Part part, std::int64_t e) const override {
-    const Located* located =
-        experts_[static_cast<std::size_t>(e)][static_cast<std::size_t>(p)][static_cast<std::size_t>(part)];
-    if (located == nullptr) return std::nullopt;
+    const Located* found = located(p, part, e);
+    if (found == nullptr) return std::nullopt;
     float value = 0;
-    std::memcpy(&value, source().table.view(*located).bytes.data(), sizeof(value));
+    std::memcpy(&value, source().table.view(*found).bytes.data(), sizeof(value));
     return value;
+  }
+
+  [[nodiscard]] const Located* located(Projection p, Part part, std::int64_t e) const override {
+    return experts_[static_cast<std::size_t>(e)][static_cast<std::size_t>(p)][static_cast<std::size_t>(part)];
   }
 
   [[nodiscard]] std::string tensor_name(Projection p, Part part, std::int64_t e) const override {

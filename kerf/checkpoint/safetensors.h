@@ -73,7 +73,8 @@ struct NamedShape {
 };
 class SafetensorsWriter {
  public:
-  // Writes the header. Error{checkpoint} where the file cannot be written.
+  // Writes the header. Error{usage} where the file cannot be written (also from append
+  // and finish): the path is the caller's.
   SafetensorsWriter(const std::filesystem::path& path, std::span<const NamedShape> tensors);
   ~SafetensorsWriter();  // removes the temporary unless finish() was called
   SafetensorsWriter(const SafetensorsWriter&) = delete;
@@ -86,11 +87,15 @@ class SafetensorsWriter {
   void finish();
 
  private:
+  friend void check_writable(const std::filesystem::path& path);
   struct State;
   std::unique_ptr<State> state_;
 };
 
-// Writes a small file in one call.
+// Error{usage} where a file cannot be written there: makes the temporary that a writer would, and removes it.
+void check_writable(const std::filesystem::path& path);
+
+// Writes a small file in one call. Error{usage} as SafetensorsWriter.
 void write_safetensors(const std::filesystem::path& path,
                        std::span<const std::pair<std::string, tensor::TensorView>> tensors);
 

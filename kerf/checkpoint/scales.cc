@@ -68,6 +68,12 @@ LayerScales Layer::scales(Faults& faults) const {
     for (std::int64_t e = 0; e < experts; ++e) values.push_back(scalar(p, part, e));
     return values;
   };
+  // A scale that is missing is named with the file of the weight that it goes with.
+  const auto file = [&](Projection p, Part part, std::int64_t e) {
+    const Located* own = located(p, part, e);
+    return own != nullptr ? in_file(own)
+                          : fmt::format(", weight{}", in_file(located(p, Part::weight, e)).substr(1));
+  };
   const auto report = [&](Projection p, Part part, const Values& values) {
     std::map<std::string_view, std::int64_t> alike;
     for (const auto& value : values) ++alike[fault_of(value)];
@@ -76,8 +82,9 @@ LayerScales Layer::scales(Faults& faults) const {
       const std::string_view fault = fault_of(value);
       if (fault.empty()) continue;
       faults.add(fmt::format("{} {}", fault, name(part)),
-                 fmt::format("layer {}, {}, expert {}, {} of {}, value {}", index(), tensor_name(p, part, e),
-                             e, alike[fault], experts, value ? fmt::format("{}", *value) : "missing"));
+                 fmt::format("layer {}, {}, expert {}, {} of {}, value {}{}", index(),
+                             tensor_name(p, part, e), e, alike[fault], experts,
+                             value ? fmt::format("{}", *value) : "missing", file(p, part, e)));
     }
   };
 
@@ -112,9 +119,9 @@ LayerScales Layer::scales(Faults& faults) const {
     faults.add(
         "missing input_scale",
         fmt::format("layer {}, {}, {} of {} experts, value missing: no expert has one; such a checkpoint is "
-                    "weight-only (W4A16), but its quant_algo is {}",
+                    "weight-only (W4A16), but its quant_algo is {}{}",
                     index(), tensor_name(Projection::gate, Part::input_scale, 0), experts, experts,
-                    source_.quant_algo));
+                    source_.quant_algo, file(Projection::gate, Part::input_scale, 0)));
   }
   out.in13 = out.in2 = std::numeric_limits<float>::quiet_NaN();
   return out;

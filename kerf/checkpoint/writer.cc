@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <system_error>
 #include <vector>
 
 #include "kerf/base/format.h"
@@ -57,12 +58,14 @@ struct SafetensorsWriter::State {
   bool renamed = false;
 
   [[noreturn]] void broken(const char* what, int error) const {
-    fail(ErrorKind::checkpoint, "{}: cannot {} it: {}", target.string(), what, internal::os_reason(error));
+    fail(ErrorKind::usage, "{}: cannot {} it: {}", target.string(), what, internal::os_reason(error));
   }
 
   // A name of its own beside the target, so that two writers never share one and the rename stays on one
   // file system.
   void open() {
+    std::error_code ignored;
+    if (std::filesystem::is_directory(target, ignored)) broken("write", EISDIR);
     for (int i = 0;; ++i) {
       temporary = target;
       temporary += fmt::format(".tmp-{}-{}", ::getpid(), i);
@@ -144,6 +147,13 @@ void SafetensorsWriter::finish() {
   if (::rename(state_->temporary.c_str(), state_->target.c_str()) != 0) state_->broken("rename", errno);
   state_->renamed = true;
   state_->sync_directory();
+}
+
+void check_writable(const std::filesystem::path& path) {
+  SafetensorsWriter::State state;
+  state.target = path;
+  state.open();
+  state.remove_temporary();
 }
 
 void write_safetensors(const std::filesystem::path& path,

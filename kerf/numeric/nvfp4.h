@@ -1,5 +1,7 @@
 // NVFP4: along K, each 16 values share one e4m3 scale; codes are e2m1, two to a byte, the low nibble
-// first; an f32 global scale goes with the whole tensor. value = e2m1 * e4m3 / gs.
+// first; an f32 global scale goes with the whole tensor. value = e2m1 * e4m3 * scale. Files
+// store the scale itself (weight_scale_2, input_scale); the quantisers below take its reciprocal gs, so that
+// value = e2m1 * e4m3 / gs.
 #pragma once
 
 #include <algorithm>

@@ -1,14 +1,9 @@
 #include "kerf/tools/verify.h"
 
-#include <algorithm>
-#include <array>
-#include <cstring>
 #include <mutex>
-#include <string>
-#include <utility>
 #include <vector>
 
-#include "kerf/base/format.h"
+#include "kerf/base/error.h"
 
 namespace kerf::tools {
 
@@ -18,27 +13,6 @@ using checkpoint::ExpertKind;
 using checkpoint::ExpertViews;
 using checkpoint::Faults;
 using checkpoint::MoeLayer;
-
-// BF16 words whose exponent is all ones: infinities and NaN. Files need not align them.
-void scan_bf16(const tensor::TensorView& view, std::string_view where, Faults& faults) {
-  constexpr std::size_t run = 4096;  // words looked at together before any of them is looked at alone
-  const std::size_t words = view.bytes.size() / 2;
-  const std::int64_t columns = view.shape.rank() == 2 ? view.shape[1] : 1;
-  std::array<std::uint16_t, run> buffer{};
-  for (std::size_t first = 0; first < words; first += run) {
-    const std::size_t count = std::min(run, words - first);
-    std::memcpy(buffer.data(), view.bytes.data() + 2 * first, 2 * count);
-    unsigned bad = 0;
-    for (std::size_t i = 0; i < count; ++i) bad += (buffer[i] & 0x7F80U) == 0x7F80U ? 1U : 0U;
-    if (bad == 0) continue;
-    for (std::size_t i = 0; i < count; ++i) {
-      if ((buffer[i] & 0x7F80U) != 0x7F80U) continue;
-      const auto at = static_cast<std::int64_t>(first + i);
-      faults.add("BF16 weight that is not finite", fmt::format("{}, row {}, column {}, bits 0x{:04X}", where,
-                                                               at / columns, at % columns, buffer[i]));
-    }
-  }
-}
 
 // One expert: its bytes that were looked at.
 std::int64_t check_expert(const MoeLayer& layer, std::int64_t e, Faults& faults) {
@@ -55,12 +29,16 @@ std::int64_t check_expert(const MoeLayer& layer, std::int64_t e, Faults& faults)
     return static_cast<std::int64_t>(views.gate_sf.bytes.size() + views.up_sf.bytes.size() +
                                      views.down_sf.bytes.size());
   }
+  layer.scan_values(e, faults);
+  return static_cast<std::int64_t>(views.gate.bytes.size() + views.up.bytes.size() + views.down.bytes.size());
+}
+
+// What stands beside the experts: its bytes that were looked at.
+std::int64_t check_extras(const MoeLayer& layer, Faults& faults) {
+  layer.scan_extras(faults);
   std::int64_t bytes = 0;
-  for (const auto& [name, view] :
-       {std::pair{"gate", &views.gate}, {"up", &views.up}, {"down", &views.down}}) {
-    scan_bf16(*view, fmt::format("layer {}, expert {}, {}", layer.index(), e, name), faults);
-    bytes += static_cast<std::int64_t>(view->bytes.size());
-  }
+  for (const char* name : {"mlp.experts.post_expert_norm.weight", "mlp.gate.e_score_correction_bias"})
+    if (const auto view = layer.find(name)) bytes += static_cast<std::int64_t>(view->bytes.size());
   return bytes;
 }
 
@@ -93,6 +71,7 @@ VerifyReport verify(const checkpoint::Checkpoint& checkpoint, const Workers& wor
   });
 
   for (Task& task : tasks) {
+    if (task.expert == 0) report.bytes_checked += check_extras(*task.layer, report.faults);
     if (task.expert == 0 && task.layer->kind() == ExpertKind::nvfp4) {
       const checkpoint::LayerScales scales = task.layer->scales(report.faults);
       const std::int64_t inputs = scales.weight_only ? 0 : 3;

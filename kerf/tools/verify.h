@@ -1,6 +1,6 @@
 // Looks at every byte of a checkpoint's routed experts that can be wrong: dtypes and shapes, all global
-// scales, all block scales, and BF16 weights that are not finite. (Every e2m1 code is a number: they are not
-// read.)
+// scales, all block scales, BF16 weights, and what stands beside the experts (a norm, a selection bias).
+// (Every e2m1 code is a number: they are not read.)
 #pragma once
 
 #include <cstdint>

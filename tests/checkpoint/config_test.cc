@@ -134,6 +134,23 @@ TEST(Config, MuseSparkUnderTextConfig) {
   EXPECT_EQ(read(with(kPlain, "text_config", "null")).hidden, 256);
 }
 
+// As numbers they are used in f32: what f32 does not hold, or turns results into NaN, is refused.
+TEST(Config, NumbersThatF32CannotUse) {
+  const Members muse = with(kPlain, "architectures", R"(["MuseSparkForCausalLM"])");
+  for (const char* key : {"post_norm_eps", "output_multiplier", "routed_scaling_factor"}) {
+    for (const char* value : {"-1.0", "-1e-08", "-1e-50", "1e+39", "3.5e+38", "true"})
+      EXPECT_THAT(refused(with(muse, key, value)), AllOf(HasSubstr(std::string(key) + " is " + value),
+                                                         HasSubstr("config.json"), HasSubstr("wanted a")));
+    EXPECT_NO_THROW(read(with(muse, key, "1e-45")));
+    EXPECT_NO_THROW(read(with(muse, key, "3e38")));
+  }
+  for (const char* zero : {"0", "0.0", "1e-50"}) {
+    EXPECT_NO_THROW(read(with(muse, "post_norm_eps", zero)));
+    for (const char* key : {"output_multiplier", "routed_scaling_factor"})
+      EXPECT_THAT(refused(with(muse, key, zero)), HasSubstr("wanted a finite f32 above 0"));
+  }
+}
+
 TEST(Config, NamesOfSizes) {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"})
     EXPECT_EQ(read(with(without(kPlain, "num_experts"), key, "6")).experts, 6) << key;

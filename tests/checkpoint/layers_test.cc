@@ -102,7 +102,8 @@ TEST(Layers, Prefixes) {
     Onehot({.prefix = prefix}).write(dir.path());
     EXPECT_THAT(Checkpoint::open(dir.path()).moe_layers(), ElementsAre(0)) << prefix;
   }
-  EXPECT_THAT(refused_open(Onehot({.prefix = "other."})), HasSubstr("no routed experts"));
+  EXPECT_THAT(refused_open(Onehot({.prefix = "other."})), HasSubstr("/kerf-test-"));
+  EXPECT_THAT(refused_open(Onehot({.prefix = "other."})), HasSubstr(": no routed experts"));
 }
 
 Onehot fused_onehot() { return Onehot({.fused = true, .shards = 1}); }
@@ -313,15 +314,26 @@ TEST(Layers, PostNormFollowsTheTensors) {
   Onehot onehot({.layers = {ExpertKind::nvfp4, ExpertKind::nvfp4}});
   onehot.config["architectures"] = R"(["MuseSparkForCausalLM"])";
   {
+    // The configuration's model has the norm: without it the results would be another model's.
+    EXPECT_THAT(refused_open(onehot),
+                AllOf(HasSubstr("layer 0"), HasSubstr("model.layers.0.mlp.experts.post_expert_norm.weight"),
+                      HasSubstr("missing"), HasSubstr("MuseSparkForCausalLM")));
+    Onehot plain = onehot;
+    plain.config.erase("architectures");
     const TempDir dir;
-    onehot.write(dir.path());
-    const Checkpoint opened = Checkpoint::open(dir.path());
-    EXPECT_FALSE(opened.config().post_norm);
-    EXPECT_THAT(opened.notes(), ElementsAre(HasSubstr("not normed")));
+    plain.write(dir.path());
+    EXPECT_FALSE(Checkpoint::open(dir.path()).config().post_norm);
+    plain.add(0, plain.layer_name("mlp.experts.post_expert_norm.weight", 1),
+              filled(tensor::Dtype::bf16, {256}));
+    EXPECT_THAT(refused_open(plain),
+                AllOf(HasSubstr("layer 0: model.layers.0.mlp.experts.post_expert_norm.weight is missing"),
+                      HasSubstr("layer 1 has it")));
   }
   const std::string suffix = "mlp.experts.post_expert_norm.weight";
   onehot.add(0, onehot.layer_name(suffix, 0), filled(tensor::Dtype::bf16, {256}));
-  EXPECT_THAT(refused_open(onehot), AllOf(HasSubstr("layer 1"), HasSubstr("layer 0 has it")));
+  EXPECT_THAT(refused_open(onehot),
+              AllOf(HasSubstr("layer 1: model.layers.1.mlp.experts.post_expert_norm.weight is missing"),
+                    HasSubstr("layer 0 has it")));
   onehot.add(0, onehot.layer_name(suffix, 1), filled(tensor::Dtype::bf16, {256}));
   const TempDir dir;
   onehot.write(dir.path());
@@ -332,7 +344,11 @@ TEST(Layers, PostNormFollowsTheTensors) {
   EXPECT_TRUE(opened.layer(1).find(suffix));
   onehot.at(onehot.layer_name(suffix, 1)) = filled(tensor::Dtype::bf16, {128});
   EXPECT_THAT(refused_open(onehot),
-              AllOf(HasSubstr("layer 1"), HasSubstr("got BF16 [128]"), HasSubstr("[256]")));
+              AllOf(HasSubstr("layer 1"), HasSubstr(onehot.layer_name(suffix, 1)), HasSubstr("model-0"),
+                    HasSubstr("got BF16 [128]"), HasSubstr("wanted [256]")));
+  onehot.at(onehot.layer_name(suffix, 1)) = filled(tensor::Dtype::f32, {256});
+  EXPECT_THAT(refused_open(onehot), AllOf(HasSubstr("layer 1"), HasSubstr(onehot.layer_name(suffix, 1)),
+                                          HasSubstr("got F32 [256]"), HasSubstr("wanted BF16 [256]")));
 }
 
 TEST(Layers, SelectionBiasFollowsTheTensors) {
@@ -343,6 +359,10 @@ TEST(Layers, SelectionBiasFollowsTheTensors) {
   onehot.add(0, onehot.layer_name("mlp.gate.e_score_correction_bias"), filled(tensor::Dtype::f32, {4}));
   onehot.write(dir.path());
   EXPECT_TRUE(Checkpoint::open(dir.path()).config().router.selection_bias);
+  onehot.at(onehot.layer_name("mlp.gate.e_score_correction_bias")) = filled(tensor::Dtype::f32, {5});
+  EXPECT_THAT(refused_open(onehot),
+              AllOf(HasSubstr("layer 0: model.layers.0.mlp.gate.e_score_correction_bias in model-0"),
+                    HasSubstr("got F32 [5]"), HasSubstr("wanted [4]")));
 }
 
 }  // namespace

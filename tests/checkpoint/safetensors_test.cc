@@ -245,6 +245,21 @@ std::vector<std::string> names_in(const std::filesystem::path& directory) {
   return names;
 }
 
+// A tensor without elements has no bytes that could lie outside, but its view would begin there.
+TEST(Header, EmptyTensorsLieInsideTheFile) {
+  const std::string far = std::to_string(std::uint64_t{1} << 60);
+  for (const std::string& at : {far, std::string("9")})
+    for (const std::string& other : {std::string(), entry("b", "U8", "[8]", "[0,8]") + ","})
+      EXPECT_THAT(
+          refusal(file_of("{" + other + entry("a", "U8", "[0,256]", "[" + at + "," + at + "]") + "}", 8)),
+          ::testing::AllOf(HasSubstr("'a' ends there"), HasSubstr("truncated")));
+  const TempDir dir;
+  write_bytes(
+      dir.path() / "t",
+      file_of("{" + entry("a", "U8", "[0,256]", "[8,8]") + "," + entry("b", "U8", "[8]", "[0,8]") + "}", 8));
+  EXPECT_TRUE(SafetensorsFile::open(dir.path() / "t").at("a").bytes.empty());
+}
+
 TEST(SafetensorsWriter, AppearsOnlyWhenFinished) {
   const TempDir dir;
   const std::filesystem::path path = dir.path() / "x.safetensors";
@@ -284,14 +299,39 @@ TEST(SafetensorsWriter, HoldsItsPromise) {
   const std::vector<NamedShape> twice = {{"a", tensor::Dtype::u8, {4}}, {"a", tensor::Dtype::u8, {4}}};
   EXPECT_THROW(SafetensorsWriter(path, twice), Error);
   EXPECT_THROW(SafetensorsWriter(dir.path() / "no" / "x", shapes), Error);
-  // The rename fails (a directory is in the way): the temporary goes all the same.
-  std::filesystem::create_directories(dir.path() / "d" / "full");
+  // The rename fails (a directory came in the way): the temporary goes all the same.
   {
     SafetensorsWriter writer(dir.path() / "d", shapes);
+    std::filesystem::create_directories(dir.path() / "d" / "full");
     writer.append(raw("abcd"));
     EXPECT_THROW(writer.finish(), Error);
   }
   EXPECT_THAT(names_in(dir.path()), ::testing::ElementsAre("d"));
+}
+
+// A path that cannot be written is the caller's mistake, found before anything is computed for it.
+TEST(SafetensorsWriter, RefusesAPathAtOnce) {
+  const TempDir dir;
+  std::filesystem::create_directory(dir.path() / "d");
+  write_bytes(dir.path() / "file", "x");
+  const std::vector<NamedShape> shapes = {{"a", tensor::Dtype::u8, {4}}};
+  for (const auto& path : {dir.path() / "no" / "x", dir.path() / "file" / "x", dir.path() / "d"}) {
+    const auto writer = [&] { SafetensorsWriter(path, shapes); };
+    const auto check = [&] { check_writable(path); };
+    for (const std::function<void()>& step : {std::function<void()>(writer), std::function<void()>(check)}) {
+      try {
+        step();
+        ADD_FAILURE() << path;
+      } catch (const Error& e) {
+        EXPECT_EQ(e.kind(), ErrorKind::usage);
+        EXPECT_THAT(e.what(), HasSubstr(path.string()));
+      }
+    }
+  }
+  EXPECT_NO_THROW(check_writable(dir.path() / "file"));
+  EXPECT_NO_THROW(check_writable(dir.path() / "new"));
+  EXPECT_EQ(read_bytes(dir.path() / "file"), "x");
+  EXPECT_THAT(names_in(dir.path()), ::testing::UnorderedElementsAre("d", "file"));
 }
 
 }  // namespace

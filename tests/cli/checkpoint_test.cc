@@ -60,6 +60,8 @@ TEST(Inspect, SaysThatGateAndUpScalesDiffer) {
   const auto layer = json_of(run_program({"inspect", path, "--json"}))["layers"][0];
   EXPECT_EQ(layer["gate_up_differ"], 3);
   EXPECT_EQ(layer["largest_gate_up_ratio"], 4.0);
+  ASSERT_EQ(layer["notes"].size(), 1U);
+  EXPECT_TRUE(contains(ran.out, layer["notes"][0].get<std::string>()));
 }
 
 TEST(Inspect, ListsFaultsAndEndsWell) {
@@ -69,7 +71,7 @@ TEST(Inspect, ListsFaultsAndEndsWell) {
   const std::string path = written(checkpoint, dir);
   const Ran ran = run_program({"inspect", path});
   EXPECT_EQ(ran.code, 0) << ran.err;
-  EXPECT_TRUE(contains(ran.out, "1 faults found"));
+  EXPECT_TRUE(contains(ran.out, "1 fault found:"));
   EXPECT_TRUE(contains(ran.out, "experts.2.down_proj.input_scale"));
   EXPECT_EQ(json_of(run_program({"inspect", path, "--json"}))["faults_total"], 1);
 }
@@ -81,7 +83,7 @@ TEST(Verify, SoundCheckpointsHaveNoFaults) {
   EXPECT_EQ(ran.code, 0) << ran.err;
   // Block scales 2 * 128 * 16 + 256 * 8, and six scalars, of four experts.
   const std::int64_t bytes = 4 * (2 * 128 * 16 + 256 * 8 + 6 * 4);
-  EXPECT_EQ(ran.out, "no faults: 1 layers, 4 experts, " + std::to_string(bytes) + " bytes checked\n");
+  EXPECT_EQ(ran.out, "no faults: 1 layer, 4 experts, " + std::to_string(bytes) + " bytes checked\n");
   const auto json = json_of(run_program({"verify", path, "--json"}));
   EXPECT_EQ(json["bytes_checked"], bytes);
   EXPECT_EQ(json["faults_total"], 0);
@@ -93,9 +95,9 @@ TEST(Verify, FindsABlockScaleThatIsNoNumber) {
   checkpoint.at(checkpoint.name(2, "up_proj.weight_scale")).bytes[5 * 16 + 11] = 0x7F;
   const Ran ran = run_program({"verify", written(checkpoint, dir)});
   EXPECT_EQ(ran.code, 3);
-  for (const char* words : {"1 faults", "expert 2", "row 5", "block 11", "0x7F"})
+  for (const char* words : {"1 fault: 1 layer, ", "expert 2", "row 5", "block 11", "0x7F"})
     EXPECT_TRUE(contains(ran.out, words));
-  EXPECT_TRUE(contains(ran.err, "1 faults"));
+  EXPECT_TRUE(contains(ran.err, "1 fault of 1 kind"));
 }
 
 TEST(Verify, GroupsManyFaultsAndGivesTheFirst) {
@@ -134,7 +136,9 @@ TEST(Verify, LooksAtBf16Weights) {
   bytes[2 * (7 * 256 + 9) + 1] = 0x7F;
   const Ran ran = run_program({"verify", written(checkpoint, dir)});
   EXPECT_EQ(ran.code, 3);
-  EXPECT_TRUE(contains(ran.out, "layer 1, expert 3, up, row 7, column 9, bits 0x7FC0"));
+  EXPECT_TRUE(contains(
+      ran.out,
+      "layer 1, model.layers.1.mlp.experts.3.up_proj.weight, expert 3, row 7, column 9, bits 0x7FC0"));
 }
 
 TEST(Verify, FusedNamesToo) {

@@ -32,8 +32,16 @@ class Layer : public MoeLayer {
   [[nodiscard]] ExpertKind kind() const final { return kind_; }
   LayerScales scales(Faults& faults) const final;
   void scan_block_scales(std::int64_t e, Faults& faults) const final;
+  void scan_values(std::int64_t e, Faults& faults) const final;
+  void scan_extras(Faults& faults) const final;
   [[nodiscard]] std::optional<tensor::TensorView> find(std::string_view suffix) const final;
   [[nodiscard]] std::int64_t expert_bytes() const final;
+  // Whether the layer has a norm after its experts, BF16 [H], and a selection bias, F32 or BF16 [E].
+  // Error{checkpoint} where the tensor is something else.
+  [[nodiscard]] bool has_post_norm() const;
+  [[nodiscard]] bool has_selection_bias() const;
+  // The name in the file of a tensor of this layer: the prefix, then `suffix`.
+  [[nodiscard]] std::string full_name(std::string_view suffix) const;
   // From headers alone: whether any expert of this NVFP4 layer has an input scale.
   [[nodiscard]] virtual bool has_input_scales() const = 0;
 
@@ -41,6 +49,8 @@ class Layer : public MoeLayer {
   // A global or input scale of expert e; nothing where the tensor is not there.
   [[nodiscard]] virtual std::optional<float> scalar(Projection projection, Part part,
                                                     std::int64_t e) const = 0;
+  // The tensor itself; null where the file has none.
+  [[nodiscard]] virtual const Located* located(Projection projection, Part part, std::int64_t e) const = 0;
   // The tensor that holds (or should hold) it, as messages name it.
   [[nodiscard]] virtual std::string tensor_name(Projection projection, Part part, std::int64_t e) const = 0;
   // The row of that tensor at which the expert's projection begins.
@@ -72,6 +82,8 @@ class Layer : public MoeLayer {
  private:
   // The faults among the block scales [rows, blocks] of one projection, one by one.
   void walk_block_scales(const tensor::TensorView& view, Projection p, std::int64_t e, Faults& faults) const;
+  // ", in <file>" as the end of a fault's place; empty where the tensor is not there.
+  [[nodiscard]] std::string in_file(const Located* located) const;
 
   LayerSource source_;
   ExpertKind kind_ = ExpertKind::nvfp4;

@@ -11,12 +11,4 @@ void write_row(const float* dots, float scale, std::int64_t tile, std::uint16_t*
     out[layout::w2_source(r)] = numeric::f32_to_bf16(scale * dots[r]);
 }
 
-bool regular_scales(std::span<const std::uint8_t> scales) {
-  // One pass without a branch inside, so that the compiler makes vectors of it.
-  unsigned odd = 0;
-  for (const std::uint8_t s : scales)
-    odd |= static_cast<unsigned>((s & 0x7FU) == 0x7FU) | static_cast<unsigned>(s > 0x80U);
-  return odd == 0;
-}
-
 }  // namespace kerf::op::cpu

@@ -121,7 +121,4 @@ void for_each_tile(const Workers& workers, std::span<const Group> groups, std::i
 // Writes a w2 tile's dots (rows in converted order) to a row of H bf16 values, at g2_alpha times the dot.
 void write_row(const float* dots, float scale, std::int64_t tile, std::uint16_t* row);
 
-// Bytes of 128x4 scales are regular where none is NaN and none negative other than -0.
-bool regular_scales(std::span<const std::uint8_t> scales);
-
 }  // namespace kerf::op::cpu

@@ -1,4 +1,5 @@
 // W4A4: quantised rows in, canonical arithmetic throughout.
+#include "kerf/numeric/e4m3_scan.h"
 #include "kerf/op/cpu/bodies.h"
 #include "kerf/op/cpu/body.h"
 
@@ -25,8 +26,9 @@ class Nvfp4Body final : public internal::Bound {
     // Layers with scales that the vector kernels do not take run on the scalar table: slower, and the same
     // bits as the reference's. Checkpoints that kerf loads have none.
     const auto [n, h, i] = w_.shape;
-    const bool regular = regular_scales({w_.w13_sf, static_cast<std::size_t>(n * 2 * i * (h / 16))}) &&
-                         regular_scales({w_.w2_sf, static_cast<std::size_t>(n * h * (i / 16))});
+    const bool regular =
+        numeric::regular_scales({w_.w13_sf, static_cast<std::size_t>(n * 2 * i * (h / 16))}) &&
+        numeric::regular_scales({w_.w2_sf, static_cast<std::size_t>(n * h * (i / 16))});
     kernels_ = regular ? &kernels : &scalar_kernels();
   }
 

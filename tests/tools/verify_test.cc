@@ -1,0 +1,65 @@
+#include "kerf/tools/verify.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "tests/support/onehot.h"
+#include "tests/support/test_env.h"
+
+namespace kerf::tools {
+namespace {
+
+using checkpoint::ExpertKind;
+using test::Onehot;
+using test::TempDir;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+VerifyReport verified(const Onehot& onehot, int threads = 1) {
+  const TempDir dir;
+  onehot.write(dir.path());
+  return verify(checkpoint::Checkpoint::open(dir.path()), Workers(threads));
+}
+
+test::OwnedTensor bias(const std::vector<float>& values) {
+  return test::OwnedTensor::f32({static_cast<std::int64_t>(values.size())}, values);
+}
+
+TEST(Verify, LooksBesideTheExpertsOfBothKinds) {
+  for (const ExpertKind kind : {ExpertKind::nvfp4, ExpertKind::bf16}) {
+    Onehot onehot({.layers = {kind}});
+    const std::int64_t before = verified(onehot).bytes_checked;
+    const std::string name = onehot.layer_name("mlp.gate.e_score_correction_bias");
+    onehot.add(0, name, bias({0, 1, 2, 3}));
+    const VerifyReport sound = verified(onehot);
+    EXPECT_TRUE(sound.faults.empty()) << sound.faults.text();
+    EXPECT_EQ(sound.bytes_checked, before + 16);
+    onehot.set_f32(name, std::numeric_limits<float>::infinity());
+    const VerifyReport report = verified(onehot);
+    EXPECT_EQ(report.faults.total(), 4);
+    EXPECT_THAT(report.faults.text(), HasSubstr(name));
+  }
+}
+
+// All weights of a layer: a count and five places, the same at any thread count.
+TEST(Verify, AThousandBadWeightsAreOneGroup) {
+  Onehot onehot({.layers = {ExpertKind::bf16}});
+  for (std::int64_t e = 0; e < Onehot::experts; ++e)
+    for (const char* p : {"gate_proj.weight", "up_proj.weight", "down_proj.weight"})
+      std::fill(onehot.at(onehot.name(e, p)).bytes.begin(), onehot.at(onehot.name(e, p)).bytes.end(), 0xFF);
+  const VerifyReport report = verified(onehot);
+  ASSERT_THAT(report.faults.groups(), SizeIs(1));
+  EXPECT_EQ(report.faults.total(), 4 * 3 * 128 * 256);
+  ASSERT_THAT(report.faults.groups()[0].first, SizeIs(5));
+  for (const std::string& place : report.faults.groups()[0].first)
+    EXPECT_THAT(place, HasSubstr("model.layers.0.mlp.experts.0.gate_proj.weight, expert 0, row 0"));
+  EXPECT_EQ(verified(onehot, 3).faults.text(), report.faults.text());
+}
+
+}  // namespace
+}  // namespace kerf::tools
