@@ -102,9 +102,11 @@ TEST_P(SynthModels, OpensAndVerifiesClean) {
   EXPECT_TRUE(checked.faults.empty()) << checked.faults.text();
   EXPECT_EQ(checked.layers, 2);
   EXPECT_EQ(checked.experts, 2 * o.experts);
-  // All block scales and six scalars an expert of the one layer, all BF16 weights of the other.
+  // All block scales and six scalars an expert of the one layer, all BF16 weights of the other; of both,
+  // where the model has them, the norm's weights in BF16 and the selection bias in F32.
+  const std::int64_t extras = GetParam() == SynthModel::muse_spark ? 2 * (o.hidden * 2 + o.experts * 4) : 0;
   const std::int64_t weights = 3 * o.hidden * o.intermediate * o.experts;
-  EXPECT_EQ(checked.bytes_checked, weights / 16 + o.experts * 6 * 4 + weights * 2);
+  EXPECT_EQ(checked.bytes_checked, weights / 16 + o.experts * 6 * 4 + weights * 2 + extras);
 }
 
 // Rows of unit variance for inputs of unit RMS: a row's squared weights sum to 1 on average.
