@@ -56,6 +56,16 @@ void agreed(Group& group, std::string_view what, const std::function<void()>& st
   require(agree(group, attempt(step), what));
 }
 
+void in_context(std::string_view where, const std::function<void()>& step) {
+  try {
+    step();
+  } catch (const GroupFailed& e) {
+    throw GroupFailed(e.kind(), fmt::format("{}: {}", where, e.what()));
+  } catch (const Error& e) {
+    fail(e.kind(), "{}: {}", where, e.what());
+  }
+}
+
 std::int64_t all_min(Group& group, std::int64_t mine, std::string_view what) {
   const auto all = gather(group, mine, what);
   return *std::min_element(all.begin(), all.end());

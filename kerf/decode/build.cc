@@ -202,6 +202,7 @@ std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions&
     if (source.kind() == ExpertKind::nvfp4)
       check_block_scales(source, count * rank.group.rank(), count, rank);
     comm::agreed(rank.group, fmt::format("loading layer {}", selected[i]), [&] {
+      // attempt: what is no Error gets the layer too.
       if (const Verdict v =
               attempt([&] { layers.push_back(build_layer(from, source, scales[i], options, rank)); }))
         fail(v->kind, "layer {}: {}", selected[i], v->text);

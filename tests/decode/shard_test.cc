@@ -159,6 +159,72 @@ TEST(Shard, MemoryThatGivesOutOnOneRankIsTheReasonOnAll) {
   EXPECT_GT(failed, 5);  // at several stages: loading two layers, cutting, probing, planning
 }
 
+// A group whose rank gives up at one collective, without telling anybody.
+class Leaving : public comm::Group {
+ public:
+  Leaving(comm::Group& below, std::string at) : below_(below), at_(std::move(at)) {}
+  [[nodiscard]] std::string_view name() const override { return below_.name(); }
+  [[nodiscard]] int rank() const override { return below_.rank(); }
+  [[nodiscard]] int size() const override { return below_.size(); }
+  [[nodiscard]] bool ordered() const override { return below_.ordered(); }
+  void barrier(std::string_view what) override {
+    check(what);
+    below_.barrier(what);
+  }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, std::string_view what) override {
+    check(what);
+    below_.all_gather(mine, all, what);
+  }
+  void all_to_all(std::span<const tensor::StridedBytes> send, std::span<std::byte> received,
+                  std::string_view what) override {
+    check(what);
+    below_.all_to_all(send, received, what);
+  }
+  void all_reduce_sum(std::span<const std::uint16_t> mine, std::span<std::uint16_t> sum,
+                      std::string_view what) override {
+    check(what);
+    below_.all_reduce_sum(mine, sum, what);
+  }
+  void reduce_scatter_sum(std::span<const std::uint16_t> mine, std::span<std::uint16_t> part,
+                          std::string_view what) override {
+    check(what);
+    below_.reduce_scatter_sum(mine, part, what);
+  }
+
+ private:
+  void check(std::string_view what) const {
+    if (what == at_) fail(ErrorKind::memory, "no memory at '{}'", what);
+  }
+  comm::Group& below_;
+  std::string at_;
+};
+
+// A rank that fails in the middle of a collective is the cause, and the ranks that wait for it are not,
+// whatever rank they are and whatever words their errors were given on the way.
+TEST(Shard, ARankThatFailsInsideAReshardIsTheReasonOfAll) {
+  const checkpoint::Checkpoint from = small_model().open();
+  for (const char* at : {"reshard: can the experts be cut", "w13", "w2_sf", "g2_alphas"}) {
+    std::string waiting;
+    const Verdict cause = attempt([&] {
+      on_ranks({2, 1, {}}, [&](const decode::Rank& rank) {
+        std::vector<decode::Layer> layers = decode::build(from, layers_of({0}), rank);
+        Leaving leaving(rank.group, rank.group.rank() == 1 ? at : "");
+        try {
+          decode::cut(layers[0], "cpu", {leaving, rank.memory, rank.workers, rank.log});
+        } catch (const comm::GroupFailed& e) {
+          waiting = e.what();
+          throw;
+        }
+      });
+    });
+    ASSERT_TRUE(cause) << at;
+    EXPECT_EQ(cause->kind, ErrorKind::memory) << cause->text;
+    EXPECT_EQ(cause->text, fmt::format("layer 0: no memory at '{}'", at));
+    EXPECT_NE(waiting.find(fmt::format("layer 0: rank 1 left while '{}' was awaited", at)), std::string::npos)
+        << waiting;
+  }
+}
+
 TEST(Traffic, CountsEachExpertOnceAndTheBusiestRank) {
   const checkpoint::Checkpoint from = small_model().open();
   on_ranks({2, 1, {}}, [&](const decode::Rank& rank) {
