@@ -180,6 +180,17 @@ TEST(DecodeCommand, OnehotTpSplitsTwoWays) {
   EXPECT_EQ(Json::parse(ran.out)["steps"].size(), 4U);
 }
 
+// Softmax with a scaling factor is a router that kerf does not have; a decode does not need it.
+TEST(DecodeCommand, RunsBf16LayersWhateverTheirRouter) {
+  const TempDir dir;
+  Onehot scaled({.layers = {checkpoint::ExpertKind::bf16}});
+  scaled.config["routed_scaling_factor"] = "2.5";
+  scaled.write(dir.path());
+  const Ran ran = decode({dir.path().string(), "--ranks", "2", "--json"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(Json::parse(ran.out)["checkpoint"]["bf16_layers"], 1);
+}
+
 TEST(DecodeCommand, FaultyScalesEndInExitCode3) {
   const TempDir dir;
   Onehot faulty;

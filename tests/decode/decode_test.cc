@@ -12,6 +12,7 @@
 #include "kerf/decode/sha256.h"
 #include "tests/decode/support.h"
 #include "tests/decode/synthetic.h"
+#include "tests/support/test_env.h"
 
 namespace kerf::test {
 namespace {
@@ -105,6 +106,27 @@ TEST(Decode, SameBitsOnEveryBackend) {
   options.batches = {8};
   options.modes = {Mode::tp};
   EXPECT_EQ(digests(report_of(from, options, {2, 1, {}})), std::vector<std::string>{wanted[3]});
+}
+
+// BF16 layers are measured on made logits and a router that is always the same: what config.json says of the
+// checkpoint's own router, even where kerf could not run it, changes nothing.
+TEST(Decode, TheCheckpointsRouterIsNotUsed) {
+  const auto digest_of = [](const std::function<void(Onehot&)>& edit) {
+    const TempDir dir;
+    Onehot onehot({.layers = {checkpoint::ExpertKind::bf16, checkpoint::ExpertKind::nvfp4}});
+    edit(onehot);
+    onehot.write(dir.path());
+    return digests(report_of(checkpoint::Checkpoint::open(dir.path()), quick({Mode::ep}), {2, 1, {}}));
+  };
+  const std::vector<std::string> wanted = digest_of([](Onehot&) {});
+  EXPECT_EQ(digest_of([](Onehot& o) { o.config["routed_scaling_factor"] = "2.5"; }), wanted);
+  EXPECT_EQ(digest_of([](Onehot& o) { o.config["norm_topk_prob"] = "false"; }), wanted);
+  EXPECT_EQ(digest_of([](Onehot& o) {
+              o.config["scoring_func"] = R"("sigmoid")";
+              o.config["output_multiplier"] = "0.125";
+            }),
+            wanted);
+  EXPECT_EQ(digest_of([](Onehot& o) { o.config["n_group"] = "2"; }), wanted);
 }
 
 // The digest is over the rows of the layers in ascending order, whatever order they were asked for in.
