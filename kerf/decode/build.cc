@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "kerf/base/format.h"
+#include "kerf/base/fp_guard.h"
 #include "kerf/comm/agree.h"
 #include "kerf/decode/scalars.h"
 #include "kerf/layout/convert.h"
@@ -184,6 +185,7 @@ std::vector<std::int64_t> select_layers(const checkpoint::Checkpoint& from,
 }
 
 std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions& options, const Rank& rank) {
+  const FpGuard guard;  // scales, gains
   std::vector<std::int64_t> selected;
   std::vector<checkpoint::LayerScales> scales;
   comm::agreed(rank.group, "checking the checkpoint", [&] {

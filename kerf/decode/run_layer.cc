@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "kerf/base/format.h"
+#include "kerf/base/fp_guard.h"
 #include "kerf/comm/agree.h"
 #include "kerf/decode/router.h"
 #include "kerf/decode/runtime.h"
@@ -186,6 +187,7 @@ LayerInputs read_layer_inputs(const checkpoint::SafetensorsFile& file, const std
 
 LayerResult run_layer(const checkpoint::Checkpoint& from, const LayerOptions& options,
                       const LayerInputs& inputs, const Rank& rank) {
+  const FpGuard guard;
   routing::Router router;
   std::vector<float> bias;
   const bool routes = inputs.routes_name == "router_logits";
