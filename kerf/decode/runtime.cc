@@ -54,6 +54,11 @@ Runtime Runtime::build(const checkpoint::Checkpoint& from, const RuntimeOptions&
     if (options.max_tokens < 1 || options.max_tokens > most_tokens)
       fail(ErrorKind::usage, "steps of up to {} tokens, wanted 1 to {}", options.max_tokens, most_tokens);
   });
+  if (!rank.group.ordered())
+    rank.warning(
+        fmt::format("group '{}' does not sum ranks in their order: outputs may differ in their last bits "
+                    "between runs, and from those of other groups",
+                    rank.group.name()));
   BuildOptions loading = options.build;
   const bool reports = options.progress && rank.group.rank() == 0;
   if (reports)
