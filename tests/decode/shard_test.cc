@@ -13,6 +13,7 @@
 #include "kerf/decode/traffic.h"
 #include "kerf/expert_tp/expert_tp.h"
 #include "kerf/numeric/nvfp4.h"
+#include "tests/decode/forwarding_group.h"
 #include "tests/decode/support.h"
 #include "tests/decode/synthetic.h"
 
@@ -160,42 +161,14 @@ TEST(Shard, MemoryThatGivesOutOnOneRankIsTheReasonOnAll) {
 }
 
 // A group whose rank gives up at one collective, without telling anybody.
-class Leaving : public comm::Group {
+class Leaving : public ForwardingGroup {
  public:
-  Leaving(comm::Group& below, std::string at) : below_(below), at_(std::move(at)) {}
-  [[nodiscard]] std::string_view name() const override { return below_.name(); }
-  [[nodiscard]] int rank() const override { return below_.rank(); }
-  [[nodiscard]] int size() const override { return below_.size(); }
-  [[nodiscard]] bool ordered() const override { return below_.ordered(); }
-  void barrier(std::string_view what) override {
-    check(what);
-    below_.barrier(what);
-  }
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, std::string_view what) override {
-    check(what);
-    below_.all_gather(mine, all, what);
-  }
-  void all_to_all(std::span<const tensor::StridedBytes> send, std::span<std::byte> received,
-                  std::string_view what) override {
-    check(what);
-    below_.all_to_all(send, received, what);
-  }
-  void all_reduce_sum(std::span<const std::uint16_t> mine, std::span<std::uint16_t> sum,
-                      std::string_view what) override {
-    check(what);
-    below_.all_reduce_sum(mine, sum, what);
-  }
-  void reduce_scatter_sum(std::span<const std::uint16_t> mine, std::span<std::uint16_t> part,
-                          std::string_view what) override {
-    check(what);
-    below_.reduce_scatter_sum(mine, part, what);
-  }
+  Leaving(comm::Group& below, std::string at) : ForwardingGroup(below), at_(std::move(at)) {}
 
  private:
-  void check(std::string_view what) const {
+  void before(std::string_view what) override {
     if (what == at_) fail(ErrorKind::memory, "no memory at '{}'", what);
   }
-  comm::Group& below_;
   std::string at_;
 };
 
