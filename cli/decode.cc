@@ -139,6 +139,9 @@ void print(const decode::Report& r, const Options& o, Output& out) {
            c.layers, c.nvfp4_layers, c.bf16_layers, c.experts, c.hidden, c.intermediate, c.top_k);
   out.line("placement   {} ranks ({} group, {}, backend {}), {} experts a rank", r.ranks, r.group,
            o.ranks.device, r.backend, c.experts / r.ranks);
+  if (r.ranks > available_cores())
+    out.line("cores       {} for {} ranks: times follow the sum over ranks, not the busiest rank",
+             available_cores(), r.ranks);
   print_sharding(r, out);
   out.line("tactic      tile {}, config {}: {}", r.tactic.tile, r.tactic.config,
            r.tactic.pinned ? fmt::format("pinned, preference {} of {}", r.tactic.preference + 1, r.tactic.of)

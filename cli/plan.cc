@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "cli/commands.h"
+#include "cli/ranks.h"
 #include "cli/text.h"
 
 namespace kerf::cli {
@@ -22,6 +23,7 @@ struct Options {
   std::optional<std::int64_t> ranks, tp, ep, experts, hidden, intermediate, layers, top_k;
   std::optional<std::string> bf16_layers;
   std::int64_t tokens = 8;
+  RankOptions op;  // backend and act alone
 };
 
 // What is known of the model: from a checkpoint, a config, the options, or all of them.
@@ -176,10 +178,8 @@ void print(const decode::MemoryRequest& r, const Placement& p, const decode::Mem
   out.line("  load     {:>18}  {:>12}  stock experts", plan.load, bytes_text(plan.load));
   out.line("  reshard  {:>18}  {:>12}  and sliced experts, and at most one packed kind ({})", plan.reshard,
            bytes_text(plan.reshard), bytes_text(plan.packed));
-  out.line(
-      "  steady   {:>18}  {:>12}  stock and sliced experts, and buffers of {} tokens ({}) without the "
-      "backend's workspace",
-      plan.steady, bytes_text(plan.steady), r.tokens, bytes_text(plan.buffers));
+  out.line("  steady   {:>18}  {:>12}  stock and sliced experts, and buffers of {} tokens on backend {} ({})",
+           plan.steady, bytes_text(plan.steady), r.tokens, r.backend, bytes_text(plan.buffers));
 }
 
 void run(const Options& o, Context& context) {
@@ -193,7 +193,10 @@ void run(const Options& o, Context& context) {
                                 .bf16_layers = m.bf16_layers,
                                 .ep = p.ep,
                                 .tp = p.tp,
-                                .tokens = o.tokens};
+                                .tokens = o.tokens,
+                                .input = input_of(o.op),
+                                .backend = backend_of(o.op),
+                                .workers = threads_per_rank(Context::threads(), static_cast<int>(p.ranks))};
   const decode::MemoryPlan plan = decode::memory_plan(r);
   if (!context.json) {
     print(r, p, plan, context.out);
@@ -242,6 +245,7 @@ void add_plan(CLI::App& app, Context& context) {
   command->add_option("--batch", o->tokens, "Tokens of the largest step")
       ->check(whole_number())
       ->capture_default_str();
+  add_op_options(*command, o->op);
   command->callback([o, &context] { run(*o, context); });
 }
 

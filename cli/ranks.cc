@@ -23,6 +23,16 @@ void check_built(const RankOptions& options) {
 
 }  // namespace
 
+void add_op_options(CLI::App& command, RankOptions& options) {
+  command
+      .add_option("--act", options.act,
+                  "What NVFP4 experts are given: nvfp4 (quantised rows, W4A4) or bf16 (W4A16)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"nvfp4", "bf16"}));
+  command.add_option("--backend", options.backend,
+                     fmt::format("Backend of the op: {} [cpu]", fmt::join(op::backend_names(), ", ")));
+}
+
 void add_rank_options(CLI::App& command, RankOptions& options) {
   command.add_option("--ranks", options.ranks, "Ranks")
       ->capture_default_str()
@@ -33,13 +43,7 @@ void add_rank_options(CLI::App& command, RankOptions& options) {
   command.add_option("--device", options.device, "Where experts are: cpu, cuda")
       ->capture_default_str()
       ->check(CLI::IsMember({"cpu", "cuda"}));
-  command
-      .add_option("--act", options.act,
-                  "What NVFP4 experts are given: nvfp4 (quantised rows, W4A4) or bf16 (W4A16)")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"nvfp4", "bf16"}));
-  command.add_option("--backend", options.backend,
-                     fmt::format("Backend of the op: {} [cpu]", fmt::join(op::backend_names(), ", ")));
+  add_op_options(command, options);
   command
       .add_option("--threads", options.threads,
                   "Worker threads of all ranks together [KERF_THREADS, or all cores]")

@@ -20,6 +20,8 @@ struct RankOptions {
 };
 
 void add_rank_options(CLI::App& command, RankOptions& options);
+// Of them, those that say how the op runs: --act and --backend.
+void add_op_options(CLI::App& command, RankOptions& options);
 
 // What the words mean. Errors: usage, or what is not built (unsupported for a group, device for a device).
 op::Input input_of(const RankOptions& options);

@@ -5,9 +5,15 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace kerf::checkpoint {
+
+// Tensors beside the experts, below a layer's prefix: the weight of the norm after them, and the bias of the
+// router's selection.
+inline constexpr std::string_view post_norm_name = "mlp.experts.post_expert_norm.weight";
+inline constexpr std::string_view selection_bias_name = "mlp.gate.e_score_correction_bias";
 
 // How the model chooses experts, in the checkpoint's own terms.
 struct RouterConfig {

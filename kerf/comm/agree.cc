@@ -10,17 +10,9 @@ namespace kerf::comm {
 
 namespace {
 
-// Every rank's `mine`, ranks ascending.
-template <typename T>
-std::vector<T> gather(Group& group, std::span<const T> mine, std::string_view what) {
-  std::vector<T> all(mine.size() * static_cast<std::size_t>(group.size()));
-  group.all_gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)), what);
-  return all;
-}
-
 template <typename T>
 std::vector<T> gather(Group& group, const T& mine, std::string_view what) {
-  return gather(group, std::span<const T>(&mine, 1), what);
+  return gathered(group, std::span<const T>(&mine, 1), what);
 }
 
 }  // namespace
@@ -33,7 +25,7 @@ std::vector<std::string> gather_text(Group& group, const std::string& mine, std:
   if (longest == 0) return texts;
   std::string padded = mine;
   padded.resize(longest);
-  const auto all = gather(group, std::span<const char>(padded), what);
+  const auto all = gathered(group, std::span<const char>(padded), what);
   for (std::size_t r = 0; r < texts.size(); ++r) texts[r].assign(all.data() + r * longest, lengths[r]);
   return texts;
 }
@@ -56,6 +48,16 @@ void agreed(Group& group, std::string_view what, const std::function<void()>& st
   require(agree(group, attempt(step), what));
 }
 
+void in_context(std::string_view where, const std::function<void()>& step) {
+  try {
+    step();
+  } catch (const GroupFailed& e) {
+    throw GroupFailed(e.kind(), fmt::format("{}: {}", where, e.what()));
+  } catch (const Error& e) {
+    fail(e.kind(), "{}: {}", where, e.what());
+  }
+}
+
 std::int64_t all_min(Group& group, std::int64_t mine, std::string_view what) {
   const auto all = gather(group, mine, what);
   return *std::min_element(all.begin(), all.end());
@@ -67,7 +69,7 @@ std::int64_t all_max(Group& group, std::int64_t mine, std::string_view what) {
 }
 
 void all_sum(Group& group, std::span<double> values, std::string_view what) {
-  const auto all = gather(group, std::span<const double>(values), what);
+  const auto all = gathered(group, std::span<const double>(values), what);
   for (std::size_t i = 0; i < values.size(); ++i) {
     double sum = 0.0;
     for (std::size_t at = i; at < all.size(); at += values.size()) sum += all[at];

@@ -23,6 +23,18 @@ Verdict agree(Group& group, const Verdict& mine, std::string_view what);
 // Runs `step` on every rank, agrees on what it threw, throws the agreed reason on all of them.
 void agreed(Group& group, std::string_view what, const std::function<void()>& step);
 
+// Runs `step`; an Error that it throws is thrown again with "where: " before its text. Kind and type stay: a
+// GroupFailed remains one, so that the rank which caused it is still found.
+void in_context(std::string_view where, const std::function<void()>& step);
+
+// Collective. Every rank's `mine` (equal sizes), ranks ascending.
+template <typename T>
+std::vector<T> gathered(Group& group, std::span<const T> mine, std::string_view what) {
+  std::vector<T> all(mine.size() * static_cast<std::size_t>(group.size()));
+  group.all_gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)), what);
+  return all;
+}
+
 // Collective. Every rank's message (any lengths), ranks ascending.
 std::vector<std::string> gather_text(Group& group, const std::string& mine, std::string_view what);
 

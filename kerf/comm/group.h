@@ -1,6 +1,6 @@
 // A group of ranks that act together. Collectives are called by every rank in the same order; each takes
 // `what`, a few words for messages. A collective that a rank does not reach in time, or whose rank has left,
-// throws Error{peer} with that rank's number and what was awaited, on every rank that waits.
+// throws GroupFailed{peer} with that rank's number and what was awaited, on every rank that waits.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,18 @@
 #include <span>
 #include <string_view>
 
+#include "kerf/base/error.h"
 #include "kerf/tensor/view.h"
 
 namespace kerf::comm {
+
+// What a collective throws when the group is of no more use: another rank left, is late, or called something
+// else. A type of its own, so that a rank which dies of it is not taken for the cause. Whoever adds words to
+// errors on the way keeps it (in_context() of agree.h does).
+class GroupFailed : public Error {
+ public:
+  using Error::Error;
+};
 
 class Group {
  public:

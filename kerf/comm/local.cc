@@ -131,7 +131,7 @@ Outcome run_body(Group& group, const std::function<void(Group&)>& body) noexcept
     outcome.reason = attempt([&] {
       try {
         body(group);
-      } catch (const internal::GroupFailed&) {
+      } catch (const GroupFailed&) {
         outcome.group_failed = true;
         throw;
       }

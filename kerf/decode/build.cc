@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "kerf/base/format.h"
+#include "kerf/base/fp_guard.h"
 #include "kerf/comm/agree.h"
 #include "kerf/decode/scalars.h"
 #include "kerf/layout/convert.h"
@@ -17,8 +18,6 @@ namespace {
 
 using checkpoint::ExpertKind;
 using checkpoint::Faults;
-
-constexpr const char* norm_name = "mlp.experts.post_expert_norm.weight";
 
 // Runs task(i) for i in [0, n) on the workers; throws what the lowest i threw, so that the message does not
 // depend on who came first.
@@ -72,42 +71,37 @@ layout::Bf16Experts convert_bf16(const checkpoint::MoeLayer& from, const layout:
   return out;
 }
 
+// The checkpoint has seen to it that all layers or none have the norm, and that it is BF16 [H].
 std::optional<tail::RouteNorm> read_norm(const checkpoint::MoeLayer& from,
                                          const checkpoint::ModelConfig& config) {
-  const auto weight = from.find(norm_name);
-  if (!config.post_norm) {
-    if (weight)
-      fail(ErrorKind::checkpoint, "layer {} has a tensor {}, but config.json does not describe such a norm",
-           from.index(), norm_name);
-    return std::nullopt;
-  }
-  if (!weight) fail(ErrorKind::checkpoint, "layer {} lacks the tensor {}", from.index(), norm_name);
-  const tensor::Shape wanted{config.hidden};
-  if (weight->dtype != tensor::Dtype::bf16 || weight->shape != wanted)
-    fail(ErrorKind::checkpoint, "layer {}, {}: got {} {}, wanted BF16 {}", from.index(), norm_name,
-         tensor::name(weight->dtype), weight->shape.text(), wanted.text());
+  if (!config.post_norm) return std::nullopt;
+  const tensor::TensorView weight = from.find(checkpoint::post_norm_name).value();
   std::vector<std::uint16_t> stored(static_cast<std::size_t>(config.hidden));
-  std::memcpy(stored.data(), weight->bytes.data(), weight->bytes.size());  // files do not align
+  std::memcpy(stored.data(), weight.bytes.data(), weight.bytes.size());  // files do not align
   return tail::RouteNorm{tail::effective_gain(stored, static_cast<float>(config.post_norm->gain_center)),
                          config.post_norm->gain_before_norm, static_cast<float>(config.post_norm->eps)};
 }
 
-// Everything that can be refused without touching a weight.
-void check_shapes(const checkpoint::Checkpoint& from, const std::vector<std::int64_t>& layers, int ranks) {
-  const checkpoint::ModelConfig& config = from.config();
-  require(layout::placeable(config.experts, ranks));
-  for (const std::int64_t index : layers) {
-    const bool nvfp4 = from.layer(index).kind() == ExpertKind::nvfp4;
-    if (nvfp4) {
-      require(layout::convertible(config.hidden, config.intermediate));
-    } else if (config.hidden % 64 != 0 || config.intermediate % 64 != 0) {
-      fail(ErrorKind::unsupported, "layer {}: BF16 experts of {} x {}: multiples of 64 wanted", index,
-           config.hidden, config.intermediate);
-    }
-  }
+op::Arithmetic arithmetic_of(ExpertKind kind, op::Input input) {
+  if (kind == ExpertKind::bf16) return op::Arithmetic::bf16;
+  return input == op::Input::nvfp4 ? op::Arithmetic::w4a4 : op::Arithmetic::w4a16;
 }
 
-// The global scales of all NVFP4 layers, an empty entry for the others.
+// Everything that can be refused without touching a weight.
+void check_shapes(const checkpoint::Checkpoint& from, const std::vector<std::int64_t>& layers, int ranks,
+                  const BuildOptions& options) {
+  const checkpoint::ModelConfig& config = from.config();
+  const op::Backend& backend = op::backend(options.backend);
+  require(layout::placeable(config.experts, ranks));
+  const layout::ExpertsShape shape{config.experts / ranks, config.hidden, config.intermediate};
+  for (const std::int64_t index : layers)
+    comm::in_context(fmt::format("layer {}", index), [&] {
+      require(backend.supports(arithmetic_of(from.layer(index).kind(), options.input), shape));
+    });
+}
+
+// The global scales of all NVFP4 layers, an empty entry for the others. What stands beside the experts (norm,
+// bias) is looked at too: each rank reads all of it.
 std::vector<checkpoint::LayerScales> read_scales(const checkpoint::Checkpoint& from,
                                                  const std::vector<std::int64_t>& layers) {
   std::vector<checkpoint::LayerScales> scales;
@@ -115,18 +109,24 @@ std::vector<checkpoint::LayerScales> read_scales(const checkpoint::Checkpoint& f
   for (const std::int64_t index : layers) {
     const checkpoint::MoeLayer& layer = from.layer(index);
     scales.push_back(layer.kind() == ExpertKind::nvfp4 ? layer.scales(faults) : checkpoint::LayerScales{});
+    layer.scan_extras(faults);
   }
   require(faults.verdict());
   return scales;
 }
 
-// The block scales of this rank's experts, then everybody's faults.
-void check_block_scales(const checkpoint::MoeLayer& from, std::int64_t first, std::int64_t count,
-                        const Rank& rank) {
+// What can be wrong with the values of this rank's experts (block scales, BF16 weights), then everybody's
+// faults.
+void check_values(const checkpoint::MoeLayer& from, std::int64_t first, std::int64_t count,
+                  const Rank& rank) {
   std::vector<Faults> found(static_cast<std::size_t>(count));
-  comm::agreed(rank.group, fmt::format("reading the block scales of layer {}", from.index()), [&] {
+  comm::agreed(rank.group, fmt::format("checking the values of layer {}", from.index()), [&] {
     for_each_expert(rank.workers, count, [&](std::int64_t e) {
-      from.scan_block_scales(first + e, found[static_cast<std::size_t>(e)]);
+      Faults& faults = found[static_cast<std::size_t>(e)];
+      if (from.kind() == ExpertKind::nvfp4)
+        from.scan_block_scales(first + e, faults);
+      else
+        from.scan_values(first + e, faults);
     });
   });
   Faults mine;
@@ -159,16 +159,9 @@ Layer build_layer(const checkpoint::Checkpoint& from, const checkpoint::MoeLayer
   return layer;
 }
 
-void say(const Rank& rank, const checkpoint::MoeLayer& layer, const checkpoint::LayerScales& scales,
-         std::int64_t experts, const BuildOptions& options) {
-  if (scales.gate_up_differ > 0)
-    rank.info(fmt::format(
-        "layer {}: {} of {} experts have different gate/up global scales, largest ratio {:g}, kept separate",
-        layer.index(), scales.gate_up_differ, experts, scales.largest_gate_up_ratio));
-  if (scales.weight_only && options.input == op::Input::nvfp4)
-    rank.info(
-        fmt::format("layer {}: weight-only (W4A16): the checkpoint has no input scales, so rows stay bf16",
-                    layer.index()));
+void say(const Rank& rank, const checkpoint::MoeLayer& layer, const checkpoint::LayerScales& scales) {
+  for (const std::string& note : checkpoint::notes_of(scales))
+    rank.info(fmt::format("layer {}: {}", layer.index(), note));
 }
 
 }  // namespace
@@ -184,12 +177,12 @@ std::vector<std::int64_t> select_layers(const checkpoint::Checkpoint& from,
 }
 
 std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions& options, const Rank& rank) {
+  const FpGuard guard;  // scales, gains
   std::vector<std::int64_t> selected;
   std::vector<checkpoint::LayerScales> scales;
   comm::agreed(rank.group, "checking the checkpoint", [&] {
-    (void)op::backend(options.backend);
     selected = select_layers(from, options.layers);
-    check_shapes(from, selected, rank.group.size());
+    check_shapes(from, selected, rank.group.size(), options);
     scales = read_scales(from, selected);
   });
 
@@ -198,10 +191,10 @@ std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions&
   layers.reserve(selected.size());
   for (std::size_t i = 0; i < selected.size(); ++i) {
     const checkpoint::MoeLayer& source = from.layer(selected[i]);
-    say(rank, source, scales[i], from.config().experts, options);
-    if (source.kind() == ExpertKind::nvfp4)
-      check_block_scales(source, count * rank.group.rank(), count, rank);
+    say(rank, source, scales[i]);
+    check_values(source, count * rank.group.rank(), count, rank);
     comm::agreed(rank.group, fmt::format("loading layer {}", selected[i]), [&] {
+      // attempt: what is no Error gets the layer too.
       if (const Verdict v =
               attempt([&] { layers.push_back(build_layer(from, source, scales[i], options, rank)); }))
         fail(v->kind, "layer {}: {}", selected[i], v->text);

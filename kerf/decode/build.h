@@ -47,8 +47,8 @@ std::vector<std::int64_t> select_layers(const checkpoint::Checkpoint& from,
 
 // Collective. Errors, the same on every rank: usage (a layer or backend that does not exist), unsupported (a
 // shape that the layout cannot hold, experts that do not divide over the ranks: with the legal values),
-// checkpoint (all faults of the global scales of all layers, before anything is allocated; then a layer's
-// block scales, before that layer is), memory.
+// checkpoint (all faults of the global scales, norms and selection biases of all layers, before anything is
+// allocated; then a layer's block scales or BF16 weights, before that layer is), memory.
 std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions& options, const Rank& rank);
 
 }  // namespace kerf::decode

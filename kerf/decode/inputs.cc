@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "kerf/base/format.h"
+#include "kerf/base/fp_guard.h"
 #include "kerf/numeric/bf16.h"
 
 namespace kerf::decode {
@@ -50,6 +51,7 @@ Inputs make_inputs(std::uint64_t seed, std::int64_t layer, std::int64_t tokens, 
     fail(ErrorKind::usage, "cannot make inputs of {} tokens for {} of {} experts", tokens, shape.top_k,
          shape.experts);
   using enum Stream::Use;
+  const FpGuard guard;
   Inputs out;
   out.tokens = tokens;
   const Stream values(seed, layer, tokens, rows);
@@ -80,6 +82,7 @@ std::vector<std::int32_t> spread_routes(std::int64_t tokens, std::int64_t top_k,
 }
 
 std::vector<std::uint16_t> unit_rows(std::uint64_t seed, std::int64_t tokens, std::int64_t hidden) {
+  const FpGuard guard;
   const Stream values(seed, 0, tokens, Stream::Use::probe);
   std::vector<std::uint16_t> x(static_cast<std::size_t>(tokens * hidden));
   const auto width = static_cast<std::size_t>(hidden);

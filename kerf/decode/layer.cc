@@ -12,15 +12,16 @@ const layout::Nvfp4Experts& Layer::nvfp4() const {
   return *experts;
 }
 
-std::int64_t Layer::stock_bytes() const {
-  if (const auto* experts = std::get_if<layout::Nvfp4Experts>(&stock)) return experts->bytes();
-  if (const auto* experts = std::get_if<layout::Bf16Experts>(&stock)) return experts->bytes();
-  return 0;
-}
-
-std::int64_t expert_bytes(checkpoint::ExpertKind kind, std::int64_t hidden, std::int64_t intermediate) {
-  const std::int64_t weights = 3 * hidden * intermediate;
-  return kind == checkpoint::ExpertKind::bf16 ? 2 * weights : weights / 2 + weights / 16;
+std::int64_t Layer::expert_bytes(Mode mode) const {
+  std::size_t bytes = 0;
+  if (const auto* bf16 = std::get_if<layout::Bf16Experts>(&stock)) {
+    bytes = bf16->w13.bytes().size() + bf16->w2.bytes().size();
+  } else {
+    const layout::Nvfp4Experts& held = sliced_in(mode) ? *sliced : nvfp4();
+    for (const tensor::Tensor* t : {&held.w13, &held.w13_sf, &held.w2, &held.w2_sf})
+      bytes += t->bytes().size();
+  }
+  return static_cast<std::int64_t>(bytes) / experts(mode).shape().experts;
 }
 
 }  // namespace kerf::decode

@@ -32,13 +32,11 @@ struct Layer {
 
   // The NVFP4 stock experts; Error{bug} for a layer of another kind.
   [[nodiscard]] const layout::Nvfp4Experts& nvfp4() const;
-  [[nodiscard]] std::int64_t stock_bytes() const;
+  // Bytes of one expert's matrices and block scales in steps of `mode`: what a step reads of it.
+  [[nodiscard]] std::int64_t expert_bytes(Mode mode) const;
   // Whether steps of `mode` run on sliced experts.
   [[nodiscard]] bool sliced_in(Mode mode) const { return mode == Mode::tp && tp != nullptr; }
   [[nodiscard]] const op::RoutedExperts& experts(Mode mode) const { return sliced_in(mode) ? *tp : *ep; }
 };
-
-// Bytes of one expert's matrices and block scales of a width (I, or a slice's I'): what a step reads of it.
-std::int64_t expert_bytes(checkpoint::ExpertKind kind, std::int64_t hidden, std::int64_t intermediate);
 
 }  // namespace kerf::decode

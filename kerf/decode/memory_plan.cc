@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <utility>
+#include <vector>
 
 #include "kerf/base/format.h"
+#include "kerf/decode/plan.h"
 #include "kerf/layout/geometry.h"
 #include "kerf/op/op.h"
 #include "kerf/routing/metadata.h"
@@ -30,26 +32,43 @@ KindBytes times(std::int64_t layers, const KindBytes& b) {
           layers * b.w2_sf, layers * b.scalars, layers * b.bf16};
 }
 
-// What every layer's step shares, at the tile that needs most.
+// A kind of layer, as one rank holds it.
+struct Held {
+  op::Arithmetic arithmetic;
+  layout::ExpertsShape shape;
+};
+
+std::vector<Held> held(const MemoryRequest& r) {
+  const op::Arithmetic nvfp4 = r.input == op::Input::nvfp4 ? op::Arithmetic::w4a4 : op::Arithmetic::w4a16;
+  std::vector<Held> out;
+  if (r.nvfp4_layers > 0) out.push_back({nvfp4, {r.experts / r.ep, r.hidden, r.intermediate}});
+  if (r.nvfp4_layers > 0 && r.tp > 1) out.push_back({nvfp4, {r.experts, r.hidden, r.intermediate / r.tp}});
+  if (r.bf16_layers > 0) out.push_back({op::Arithmetic::bf16, {r.experts / r.ep, r.hidden, r.intermediate}});
+  return out;
+}
+
+// What every layer's step shares, at the tiles that the op's default tactic has.
 std::int64_t step_buffers(const MemoryRequest& r) {
-  std::int64_t most = 0;
-  for (const int tile : tactics::tiles) {
-    const routing::MetadataShape shape{r.tokens, r.top_k, r.experts, 0, r.experts, tile};
-    most =
-        std::max(most, 4 * routing::metadata_words(shape) + 2 * r.hidden * op::gemm2_rows(shape, r.hidden));
+  const op::Backend& backend = op::backend(r.backend);
+  StepSizes sizes;
+  for (std::int64_t t = 0; t <= r.tokens; ++t) {
+    for (const Held& h : held(r)) {
+      const op::Tactic tactic = tactics::tactic_key({}, t, r.top_k, h.shape.experts);
+      const routing::MetadataShape step{t, r.top_k, r.experts, 0, h.shape.experts, tactic.tile};
+      sizes.cover({routing::metadata_words(step), op::gemm2_rows(step, r.hidden),
+                   static_cast<std::int64_t>(backend.workspace_bytes(h.arithmetic, h.shape, step))});
+    }
   }
-  // tail::Scratch: route rows of all tokens, this rank's part of their sums, one row a token.
-  const std::int64_t ranks = std::max(r.ep, r.tp);
-  const std::int64_t padded = (r.tokens + ranks - 1) / ranks * ranks;
-  return most + 2 * r.hidden * (padded * r.top_k + padded / ranks * r.top_k + padded);
+  return step_bytes(sizes, {r.tokens, r.top_k, r.hidden, std::max(r.ep, r.tp), r.workers});
 }
 
 Verdict bad_numbers(const MemoryRequest& r) {
-  const std::array<std::pair<const char*, std::int64_t>, 5> positive = {{{"experts", r.experts},
+  const std::array<std::pair<const char*, std::int64_t>, 6> positive = {{{"experts", r.experts},
                                                                          {"hidden", r.hidden},
                                                                          {"intermediate", r.intermediate},
                                                                          {"top-k", r.top_k},
-                                                                         {"tokens", r.tokens}}};
+                                                                         {"tokens", r.tokens},
+                                                                         {"workers", r.workers}}};
   for (const auto& [what, value] : positive)
     if (value < 1) return because(ErrorKind::usage, "{} is {}, wanted at least 1", what, value);
   if (r.nvfp4_layers < 0 || r.bf16_layers < 0 || r.nvfp4_layers + r.bf16_layers < 1)
@@ -57,6 +76,8 @@ Verdict bad_numbers(const MemoryRequest& r) {
                    r.bf16_layers);
   if (r.top_k > r.experts)
     return because(ErrorKind::usage, "top-k is {}, but there are only {} experts", r.top_k, r.experts);
+  if (r.tokens > most_tokens)
+    return because(ErrorKind::usage, "a step of {} tokens, wanted 1 to {}", r.tokens, most_tokens);
   // The largest sums, in a type that does not wrap.
   const auto wide = [](std::int64_t v) { return static_cast<long double>(v); };
   const long double weights = 6.0L * wide(r.experts) * wide(r.hidden) * wide(r.intermediate);
@@ -69,14 +90,22 @@ Verdict bad_numbers(const MemoryRequest& r) {
 }
 
 Verdict bad_shape(const MemoryRequest& r) {
-  if (r.nvfp4_layers > 0) return layout::cuttable(r.hidden, r.intermediate, r.tp);
+  if (r.nvfp4_layers > 0)
+    if (Verdict v = layout::cuttable(r.hidden, r.intermediate, r.tp)) return v;
   if (r.tp < 1) return because(ErrorKind::usage, "tp {} is not a number of ranks", r.tp);
-  if (r.tp > 1)
+  if (r.nvfp4_layers == 0 && r.tp > 1)
     return because(ErrorKind::unsupported,
                    "tp {} on BF16 layers alone: only NVFP4 experts are cut; legal tp: 1", r.tp);
-  if (r.hidden % 64 != 0 || r.intermediate % 64 != 0)
-    return because(ErrorKind::unsupported, "BF16 experts of {} x {}: wanted multiples of 64", r.hidden,
-                   r.intermediate);
+  // Whole experts of each kind: what build() asks of the same backend.
+  const op::Backend* backend = nullptr;
+  if (Verdict v = attempt([&] { backend = &op::backend(r.backend); })) return v;
+  for (const Held& h : held({.experts = r.experts,
+                       .hidden = r.hidden,
+                       .intermediate = r.intermediate,
+                       .nvfp4_layers = r.nvfp4_layers,
+                       .bf16_layers = r.bf16_layers,
+                       .input = r.input}))
+    if (Verdict v = backend->supports(h.arithmetic, h.shape)) return v;
   return std::nullopt;
 }
 

@@ -3,7 +3,10 @@
 
 #include <cstdint>
 
+#include <string>
+
 #include "kerf/base/error.h"
+#include "kerf/op/op.h"
 
 namespace kerf::decode {
 
@@ -14,9 +17,12 @@ struct MemoryRequest {
   std::int64_t top_k = 0;         // K
   std::int64_t nvfp4_layers = 0;
   std::int64_t bf16_layers = 0;
-  std::int64_t ep = 1;      // ranks that hold whole experts, E / ep each
-  std::int64_t tp = 1;      // ranks that hold slices of all experts, I / tp wide; 1: no expert TP
-  std::int64_t tokens = 8;  // largest step
+  std::int64_t ep = 1;                 // ranks that hold whole experts, E / ep each
+  std::int64_t tp = 1;                 // ranks that hold slices of all experts, I / tp wide; 1: no expert TP
+  std::int64_t tokens = 8;             // largest step, at most most_tokens
+  op::Input input = op::Input::nvfp4;  // what NVFP4 experts are given
+  std::string backend = "cpu";         // op::backend_names()
+  std::int64_t workers = 1;            // worker threads of a rank
 };
 
 // Bytes of the converted tensors on one rank, all layers together.
@@ -32,16 +38,18 @@ struct MemoryPlan {
   KindBytes tp;             // sliced experts, which a reshard adds (BF16 layers stay EP); zero at tp 1
   std::int64_t slice = 0;   // I / tp
   std::int64_t packed = 0;  // largest transient of a reshard: one tensor kind of one layer, packed
-  std::int64_t buffers =
-      0;  // rows, routing metadata and tail scratch of a step, without the backend's workspace
+  // Everything that steps share: rows, routing metadata, quantised input, the backend's workspace, the tail's
+  // scratch. What Runtime::footprint() reports as steps.
+  std::int64_t buffers = 0;
   // The most that is in use during each stage.
   std::int64_t load = 0;     // ep
   std::int64_t reshard = 0;  // ep + tp + packed; equals load at tp 1
   std::int64_t steady = 0;   // ep + tp + buffers: the stock experts stay
 };
 
-// Nothing, or why there can be no such decode: usage (a number below 1, K > E, sizes beyond 2^60 bytes) or
-// unsupported (a shape that the layout cannot hold, a tp or ep that is not legal, with those that are).
+// Nothing, or why there can be no such decode: usage (a number below 1, K > E, more than most_tokens tokens,
+// sizes beyond 2^60 bytes, no such backend) or unsupported (a shape that the layout cannot hold or the
+// backend cannot run, a tp or ep that is not legal, with those that are).
 Verdict unsupported(const MemoryRequest& request);
 
 // Error where unsupported() has a reason.

@@ -44,35 +44,28 @@ bool runs_always(const op::RoutedExperts& experts, op::Tactic tactic, std::int64
   return true;
 }
 
-struct Sizes {
-  std::int64_t metadata_words = 0;
-  std::int64_t rows = 0;
-  std::size_t workspace = 0;
-};
-
-Sizes sizes_of(const std::vector<Bound>& bound, const Plan& plan) {
-  Sizes sizes;
+StepSizes sizes_of(const std::vector<Bound>& bound, const Plan& plan) {
+  StepSizes sizes;
   for (std::int64_t t = 0; t <= plan.max_tokens; ++t) {
     for (const Bound& b : bound) {
       const op::RoutedExperts& experts = b.layer->experts(b.mode);
       const op::Tactic tactic = plan.resolve(*b.layer, b.mode, t);
       const routing::MetadataShape shape = experts.metadata_shape(t, tactic.tile);
-      sizes.metadata_words = std::max(sizes.metadata_words, routing::metadata_words(shape));
-      sizes.rows = std::max(sizes.rows, op::gemm2_rows(shape, experts.shape().hidden));
-      sizes.workspace = std::max(sizes.workspace, experts.workspace_bytes(shape, tactic));
+      sizes.cover({routing::metadata_words(shape), op::gemm2_rows(shape, experts.shape().hidden),
+                   static_cast<std::int64_t>(experts.workspace_bytes(shape, tactic))});
     }
   }
   return sizes;
 }
 
-void allocate(Plan& plan, const Sizes& sizes, const op::RoutedExperts& experts, const Rank& rank) {
+void allocate(Plan& plan, const StepSizes& sizes, const op::RoutedExperts& experts, const Rank& rank) {
   using tensor::Dtype;
   tensor::Memory& memory = rank.memory;
   const std::int64_t t = plan.max_tokens;
   const std::int64_t hidden = experts.shape().hidden;
   const std::int64_t k = experts.top_k();
   plan.metadata = routing::MetadataBuffer(memory, sizes.metadata_words);
-  plan.workspace = tensor::Tensor(memory, Dtype::u8, {static_cast<std::int64_t>(sizes.workspace)});
+  plan.workspace = tensor::Tensor(memory, Dtype::u8, {sizes.workspace});
   plan.rows = tensor::Tensor(memory, Dtype::bf16, {sizes.rows, hidden});
   plan.codes = tensor::Tensor(memory, Dtype::u8, {t, hidden / 2});
   plan.code_scales = tensor::Tensor(memory, Dtype::f8_e4m3, {t, hidden / 16});
@@ -83,6 +76,22 @@ void allocate(Plan& plan, const Sizes& sizes, const op::RoutedExperts& experts, 
 }
 
 }  // namespace
+
+void StepSizes::cover(const StepSizes& other) {
+  metadata_words = std::max(metadata_words, other.metadata_words);
+  rows = std::max(rows, other.rows);
+  workspace = std::max(workspace, other.workspace);
+}
+
+std::int64_t step_bytes(const StepSizes& sizes, const StepExtent& e) {
+  const std::int64_t padded = (e.tokens + e.ranks - 1) / e.ranks * e.ranks;
+  const std::int64_t quantised = e.tokens * (e.hidden / 2 + e.hidden / 16);
+  const std::int64_t routes = e.tokens * e.top_k * (4 + 4);
+  // tail::Scratch: K-partials, this rank's part of their sums, one row a token; two f32 rows a worker.
+  const std::int64_t tail_rows = padded * e.top_k + padded / e.ranks * e.top_k + padded;
+  return 4 * sizes.metadata_words + sizes.workspace + quantised + routes +
+         2 * e.hidden * (sizes.rows + e.tokens + tail_rows) + 4 * e.workers * 2 * e.hidden;
+}
 
 TacticChoice pin(std::span<const Layer> layers, std::span<const op::Tactic> preferred,
                  std::int64_t max_tokens, const Rank& rank) {

@@ -33,6 +33,27 @@ struct TacticChoice {
 TacticChoice pin(std::span<const Layer> layers, std::span<const op::Tactic> preferred,
                  std::int64_t max_tokens, const Rank& rank);
 
+// How large the shared buffers of steps are.
+struct StepSizes {
+  std::int64_t metadata_words = 0;
+  std::int64_t rows = 0;
+  std::int64_t workspace = 0;  // bytes
+
+  // Room for one more step too.
+  void cover(const StepSizes& other);
+};
+
+// Bytes that a Plan of these sizes allocates, for steps of up to `tokens` tokens of `top_k` routes and width
+// `hidden`, on one of `ranks` ranks with `workers` workers.
+struct StepExtent {
+  std::int64_t tokens = 0;
+  std::int64_t top_k = 0;
+  std::int64_t hidden = 0;
+  std::int64_t ranks = 1;
+  std::int64_t workers = 1;
+};
+std::int64_t step_bytes(const StepSizes& sizes, const StepExtent& extent);
+
 struct Plan {
   std::int64_t max_tokens = 0;
   TacticChoice tactic;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kerf/base/format.h"
+#include "kerf/base/fp_guard.h"
 #include "kerf/comm/agree.h"
 #include "kerf/decode/inputs.h"
 #include "kerf/expert_tp/expert_tp.h"
@@ -93,6 +94,8 @@ std::int64_t probe_tokens(const ProbeOptions& options, std::int64_t top_k, int r
 }
 
 double probe(const Layer& layer, const ProbeOptions& options, const Rank& rank) {
+  const FpGuard
+      guard;  // workers and collectives set the mode for themselves; the rank's own thread does here
   ProbeInput input;
   ProbeRun ep;
   ProbeRun tp;

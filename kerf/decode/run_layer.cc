@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "kerf/base/format.h"
+#include "kerf/base/fp_guard.h"
 #include "kerf/comm/agree.h"
 #include "kerf/decode/router.h"
 #include "kerf/decode/runtime.h"
@@ -17,7 +18,7 @@ namespace kerf::decode {
 
 namespace {
 
-constexpr const char* bias_name = "mlp.gate.e_score_correction_bias";
+using checkpoint::selection_bias_name;
 constexpr std::array<std::string_view, 6> known = {
     "x", "a", "a_sf", "topk_ids", "topk_weights", "router_logits"};
 
@@ -90,11 +91,11 @@ class Reader {
 
 // The layer's selection bias [E], empty where it has none.
 std::vector<float> read_bias(const checkpoint::MoeLayer& layer, const checkpoint::ModelConfig& config) {
-  const auto view = layer.find(bias_name);
+  const auto view = layer.find(selection_bias_name);
   if (!view) {
     if (config.router.selection_bias)
       fail(ErrorKind::checkpoint, "layer {} lacks the tensor {}, which its router needs", layer.index(),
-           bias_name);
+           selection_bias_name);
     return {};
   }
   const tensor::Shape wanted{config.experts};
@@ -104,8 +105,8 @@ std::vector<float> read_bias(const checkpoint::MoeLayer& layer, const checkpoint
     for (const std::uint16_t bits : copied<std::uint16_t>(*view)) out.push_back(numeric::bf16_to_f32(bits));
     return out;
   }
-  fail(ErrorKind::checkpoint, "layer {}, {}: got {} {}, wanted F32 or BF16 {}", layer.index(), bias_name,
-       tensor::name(view->dtype), view->shape.text(), wanted.text());
+  fail(ErrorKind::checkpoint, "layer {}, {}: got {} {}, wanted F32 or BF16 {}", layer.index(),
+       selection_bias_name, tensor::name(view->dtype), view->shape.text(), wanted.text());
 }
 
 // The rows as the layer takes them: its own quantisation, or bf16.
@@ -130,22 +131,20 @@ Rows rows_from_f32(const Layer& layer, const std::vector<float>& x) {
 
 // Every rank's part of equal size, ranks ascending.
 template <typename T>
-std::vector<std::vector<T>> gather(comm::Group& group, std::span<const T> mine) {
-  const auto ranks = static_cast<std::size_t>(group.size());
-  std::vector<T> all(mine.size() * ranks);
-  group.all_gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)), "gathering unfinalised rows");
+std::vector<std::vector<T>> parts_of_ranks(comm::Group& group, std::span<const T> mine) {
+  const std::vector<T> all = comm::gathered(group, mine, "gathering unfinalised rows");
   std::vector<std::vector<T>> out;
-  for (std::size_t r = 0; r < ranks; ++r) {
-    const auto first = all.begin() + static_cast<std::ptrdiff_t>(r * mine.size());
+  for (int r = 0; r < group.size(); ++r) {
+    const auto first = all.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(r) * mine.size());
     out.emplace_back(first, first + static_cast<std::ptrdiff_t>(mine.size()));
   }
   return out;
 }
 
 std::vector<RankRows> gather(comm::Group& group, const op::Unfinalized& output) {
-  auto rows = gather(group, output.rows);
-  auto map = gather(group, output.map);
-  auto weights = gather(group, output.weights);
+  auto rows = parts_of_ranks(group, output.rows);
+  auto map = parts_of_ranks(group, output.map);
+  auto weights = parts_of_ranks(group, output.weights);
   std::vector<RankRows> out;
   for (std::size_t r = 0; r < rows.size(); ++r)
     out.push_back({std::move(rows[r]), std::move(map[r]), std::move(weights[r])});
@@ -186,6 +185,7 @@ LayerInputs read_layer_inputs(const checkpoint::SafetensorsFile& file, const std
 
 LayerResult run_layer(const checkpoint::Checkpoint& from, const LayerOptions& options,
                       const LayerInputs& inputs, const Rank& rank) {
+  const FpGuard guard;
   routing::Router router;
   std::vector<float> bias;
   const bool routes = inputs.routes_name == "router_logits";

@@ -6,22 +6,19 @@
 #include "kerf/base/format.h"
 #include "kerf/comm/agree.h"
 #include "kerf/decode/inputs.h"
-#include "kerf/decode/router.h"
 
 namespace kerf::decode {
 
 namespace {
 
-// Only layers of BF16 experts are routed here; a checkpoint without them may have a router that kerf does not
-// know.
-routing::Router router_for(const checkpoint::Checkpoint& from, std::span<const std::int64_t> layers) {
-  const bool routes = std::any_of(layers.begin(), layers.end(), [&](std::int64_t index) {
-    return from.layer(index).kind() == checkpoint::ExpertKind::bf16;
-  });
-  if (routes) return router_of(from.config());
+// What made logits are routed by. Not by the checkpoint's router: which experts a measured step reads must
+// not depend on how the config describes it, nor on whether kerf knows it.
+routing::Router router_for(const checkpoint::ModelConfig& config) {
   routing::Router router;
-  router.experts = from.config().experts;
-  router.top_k = from.config().top_k;
+  router.method = routing::Method::renormalize;
+  router.experts = config.experts;
+  router.top_k = config.top_k;
+  require(routing::unsupported(router));
   return router;
 }
 
@@ -52,11 +49,16 @@ Runtime Runtime::build(const checkpoint::Checkpoint& from, const RuntimeOptions&
   routing::Router router;
   comm::agreed(rank.group, "checking what to build", [&] {
     const std::vector<std::int64_t> layers = select_layers(from, options.build.layers);
-    router = router_for(from, layers);
+    router = router_for(from.config());
     if (options.expert_tp) require(shardable(from, layers, rank.group.size()));
     if (options.max_tokens < 1 || options.max_tokens > most_tokens)
       fail(ErrorKind::usage, "steps of up to {} tokens, wanted 1 to {}", options.max_tokens, most_tokens);
   });
+  if (!rank.group.ordered())
+    rank.warning(
+        fmt::format("group '{}' does not sum ranks in their order: outputs may differ in their last bits "
+                    "between runs, and from those of other groups",
+                    rank.group.name()));
   BuildOptions loading = options.build;
   const bool reports = options.progress && rank.group.rank() == 0;
   if (reports)

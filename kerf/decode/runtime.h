@@ -49,6 +49,7 @@ class Runtime {
   [[nodiscard]] std::span<const Layer> layers() const { return layers_; }
   [[nodiscard]] const Plan& plan() const { return plan_; }
   [[nodiscard]] const std::optional<ShardReport>& sharding() const { return sharding_; }
+  // The router of made logits (inputs.h): `renormalize`, whatever router the checkpoint has.
   [[nodiscard]] const routing::Router& router() const { return router_; }
   [[nodiscard]] const Footprint& footprint() const { return footprint_; }
 

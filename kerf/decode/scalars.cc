@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kerf/base/format.h"
+#include "kerf/base/fp_guard.h"
 
 namespace kerf::decode {
 
@@ -12,6 +13,7 @@ bool usable(float scale) { return std::isfinite(scale) && scale > 0; }
 
 void write_scalars(const checkpoint::LayerScales& scales, op::Input input,
                    const layout::Nvfp4Experts& experts) {
+  const FpGuard guard;  // products below the normal range are kept, whoever calls
   const auto first = static_cast<std::size_t>(experts.first_expert);
   const auto count = static_cast<std::size_t>(experts.shape.experts);
   if (first + count > scales.ws2_gate.size() || first + count > scales.ws2_up.size() ||

@@ -36,12 +36,10 @@ Verdict shardable(const checkpoint::Checkpoint& from, std::span<const std::int64
 }
 
 void cut(Layer& layer, const std::string& backend, const Rank& rank) {
-  try {
+  comm::in_context(fmt::format("layer {}", layer.index), [&] {
     layer.sliced.emplace(
         expert_tp::reshard(layer.nvfp4().view(), rank.group, layer.ep->num_experts(), rank.memory));
-  } catch (const Error& e) {
-    fail(e.kind(), "layer {}: {}", layer.index, e.what());
-  }
+  });
   comm::agreed(rank.group, fmt::format("binding the sliced experts of layer {}", layer.index), [&] {
     layer.tp = op::backend(backend).bind(
         op::Nvfp4Args{layer.sliced->view(), layer.ep->num_experts(), layer.ep->top_k(), layer.input, {}});

@@ -16,7 +16,7 @@ std::int64_t busiest_rank_bytes(const Layer& layer, Mode mode, std::span<const s
   std::int64_t busiest = 0;
   for (auto first = routed.begin(); first != routed.end(); first += share)
     busiest = std::max<std::int64_t>(busiest, std::count(first, first + share, true));
-  return busiest * expert_bytes(layer.kind, experts.shape().hidden, experts.shape().intermediate);
+  return busiest * layer.expert_bytes(mode);
 }
 
 }  // namespace kerf::decode

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "kerf/base/format.h"
+#include "kerf/base/fp_guard.h"
 #include "kerf/comm/agree.h"
 #include "kerf/expert_tp/expert_tp.h"
 #include "kerf/expert_tp/internal/same.h"
@@ -69,6 +70,7 @@ RouteRows route_rows(const op::Unfinalized& output) {
 }
 
 double probe_rel_l2(const op::Unfinalized& ep, const op::Unfinalized& tp, comm::Group& group) {
+  const FpGuard guard;  // bf16 subnormals count
   RouteRows ep_rows;
   RouteRows tp_rows;
   std::vector<std::uint16_t> summed;

@@ -3,19 +3,13 @@
 #include <vector>
 
 #include "kerf/base/format.h"
+#include "kerf/comm/agree.h"
 #include "kerf/expert_tp/expert_tp.h"
 #include "kerf/expert_tp/internal/same.h"
 
 namespace kerf::expert_tp {
 
 namespace {
-
-template <typename T>
-std::vector<T> gather(comm::Group& group, std::span<const T> mine, std::string_view what) {
-  std::vector<T> all(mine.size() * static_cast<std::size_t>(group.size()));
-  group.all_gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)), what);
-  return all;
-}
 
 // The value's bits, and whether the tensor holds exactly one.
 struct ScalarBits {
@@ -41,7 +35,7 @@ Verdict internal::differing(std::span<const Fact> facts, comm::Group& group, std
   std::vector<std::int64_t> mine;
   mine.reserve(facts.size());
   for (const Fact& fact : facts) mine.push_back(fact.value);
-  const auto all = gather(group, std::span<const std::int64_t>(mine), what);
+  const auto all = comm::gathered(group, std::span<const std::int64_t>(mine), what);
   for (std::size_t at = mine.size(); at < all.size(); ++at)
     if (const std::size_t i = at % mine.size(); all[at] != all[i])
       return because(ErrorKind::unsupported, "{} differs: rank 0 has {}, rank {} has {}", facts[i].name,
@@ -52,7 +46,7 @@ Verdict internal::differing(std::span<const Fact> facts, comm::Group& group, std
 Verdict check_global_scales(const layout::Nvfp4View& stock, comm::Group& group) {
   constexpr std::array<const char*, 2> kNames = {"a1_gscale", "a2_gscale"};
   const std::array<ScalarBits, 2> mine = {scalar_bits(stock.a1_gscale), scalar_bits(stock.a2_gscale)};
-  const auto all = gather(group, std::span<const ScalarBits>(mine), "global scales");
+  const auto all = comm::gathered(group, std::span<const ScalarBits>(mine), "global scales");
   for (std::size_t at = 0; at < all.size(); ++at) {
     const ScalarBits first = all[at % 2];
     if (all[at].usable != 0 && all[at].bits == first.bits && first.usable != 0) continue;

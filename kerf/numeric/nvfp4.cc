@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kerf/base/format.h"
+#include "kerf/base/fp_guard.h"
 #include "kerf/numeric/bf16.h"
 
 namespace kerf::numeric {
@@ -20,6 +21,7 @@ template <typename T, typename ToFloat>
 void quantise(std::span<const T> x, std::int64_t k, float gs, std::span<std::uint8_t> codes,
               std::span<std::uint8_t> scales, Quantiser recipe, ToFloat to_float) {
   check(x.size(), k, codes.size(), scales.size());
+  const FpGuard guard;  // with subnormals flushed, small blocks would have other codes
   std::array<float, nvfp4_block> values{};
   for (std::size_t b = 0; b < scales.size(); ++b) {
     for (std::size_t i = 0; i < nvfp4_block; ++i) values[i] = to_float(x[b * nvfp4_block + i]);
@@ -44,6 +46,7 @@ void quantise_rows(std::span<const float> x, std::int64_t k, float gs, std::span
 void dequantise_rows(std::span<const std::uint8_t> codes, std::span<const std::uint8_t> scales,
                      std::int64_t k, float factor, std::span<float> out) {
   check(out.size(), k, codes.size(), scales.size());
+  const FpGuard guard;
   for (std::size_t i = 0; i < out.size(); ++i) {
     const unsigned code = (codes[i / 2] >> (4 * (i % 2))) & 15U;
     out[i] = e2m1_to_f32(static_cast<std::uint8_t>(code)) * e4m3_to_f32(scales[i / nvfp4_block]) * factor;

@@ -117,11 +117,23 @@ class RoutedExperts {
   }
 };
 
+// Weights and rows of a layer: what a backend can answer for from sizes alone.
+enum class Arithmetic : std::uint8_t {
+  w4a4,   // NVFP4 weights, quantised rows
+  w4a16,  // NVFP4 weights, bf16 rows
+  bf16,   // BF16 weights, bf16 rows
+};
+
 // A named way to run the op. `supports` answers with the reason.
 class Backend {
  public:
   virtual ~Backend() = default;
   [[nodiscard]] virtual std::string_view name() const = 0;
+  // Before there are tensors: whether experts of a shape can be bound, and the workspace that they will ask
+  // for (the same number as their workspace_bytes() at a default tactic).
+  [[nodiscard]] virtual Verdict supports(Arithmetic arithmetic, const layout::ExpertsShape& shape) const = 0;
+  [[nodiscard]] virtual std::size_t workspace_bytes(Arithmetic arithmetic, const layout::ExpertsShape& shape,
+                                                    const routing::MetadataShape& step) const = 0;
   [[nodiscard]] virtual Verdict supports(const Nvfp4Args& args) const = 0;
   [[nodiscard]] virtual Verdict supports(const Bf16Args& args) const = 0;
   // Binds; the tensors must outlive the result. Error where supports() has a reason.

@@ -1,5 +1,6 @@
 // kerf decode through the program: exit codes, the JSON's keys, what is refused and in which words.
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <nlohmann/json.hpp>
 
@@ -178,6 +179,66 @@ TEST(DecodeCommand, OnehotTpSplitsTwoWays) {
   const Ran ran = decode({onehot(), "--ranks", "2", "--json"});
   ASSERT_EQ(ran.code, 0) << ran.err;
   EXPECT_EQ(Json::parse(ran.out)["steps"].size(), 4U);
+}
+
+// Softmax with a scaling factor is a router that kerf does not have; a decode does not need it.
+TEST(DecodeCommand, RunsBf16LayersWhateverTheirRouter) {
+  const TempDir dir;
+  Onehot scaled({.layers = {checkpoint::ExpertKind::bf16}});
+  scaled.config["routed_scaling_factor"] = "2.5";
+  scaled.write(dir.path());
+  const Ran ran = decode({dir.path().string(), "--ranks", "2", "--json"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(Json::parse(ran.out)["checkpoint"]["bf16_layers"], 1);
+}
+
+// This thread, and what it starts, on one core while this lives.
+class OneCore {
+ public:
+  OneCore() {
+    sched_getaffinity(0, sizeof before_, &before_);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu)
+      if (CPU_ISSET(cpu, &before_)) CPU_SET(cpu, &one);
+    sched_setaffinity(0, sizeof one, &one);
+  }
+  ~OneCore() { sched_setaffinity(0, sizeof before_, &before_); }
+  OneCore(const OneCore&) = delete;
+  OneCore& operator=(const OneCore&) = delete;
+  OneCore(OneCore&&) = delete;
+  OneCore& operator=(OneCore&&) = delete;
+
+ private:
+  cpu_set_t before_{};
+};
+
+TEST(DecodeCommand, SaysWhatTimesMeanWhereRanksShareCores) {
+  const OneCore pinned;
+  const std::string words = "1 for 2 ranks: times follow the sum over ranks, not the busiest rank";
+  const Ran two = decode({model(), "--ranks", "2", "--mode", "ep", "--batch", "1"});
+  ASSERT_EQ(two.code, 0) << two.err;
+  EXPECT_NE(two.out.find(words), std::string::npos) << two.out;
+  const Ran one = decode({model(), "--ranks", "1", "--batch", "1"});
+  ASSERT_EQ(one.code, 0) << one.err;
+  EXPECT_EQ(one.out.find("sum over ranks"), std::string::npos) << one.out;
+}
+
+// A BF16 weight that is no number would come out as rows of NaN.
+TEST(DecodeCommand, FaultyBf16WeightsEndInExitCode3) {
+  const TempDir dir;
+  Onehot faulty({.layers = {checkpoint::ExpertKind::bf16}});
+  OwnedTensor& up = faulty.at(faulty.name(3, "up_proj.weight"));
+  up.bytes[2 * 700] = 0x80;  // row 2, column 188: infinity
+  up.bytes[2 * 700 + 1] = 0x7F;
+  faulty.write(dir.path());
+  for (const char* ranks : {"1", "2", "4"}) {
+    const Ran ran = decode({dir.path().string(), "--ranks", ranks, "--mode", "ep", "--json"});
+    EXPECT_EQ(ran.code, 3) << ran.err;
+    EXPECT_EQ(ran.out, "");
+    for (const char* word : {"layer 0", "experts.3.up_proj.weight", "row 2", "column 188", "0x7F80"})
+      EXPECT_NE(ran.err.find(word), std::string::npos) << word << " in: " << ran.err;
+  }
 }
 
 TEST(DecodeCommand, FaultyScalesEndInExitCode3) {

@@ -133,6 +133,16 @@ TEST(Plan, Bf16LayersStayWhole) {
   expect_refusal(plan(4, 256, 128, {"--tp", "2", "--bf16-layers", "0"}), 4, {"only NVFP4 experts are cut"});
 }
 
+TEST(Plan, AsksTheBackendThatWillRun) {
+  expect_refusal(plan(4, 192, 128, {"--bf16-layers", "0"}), 4, {"hidden 192", "not a multiple of 128"});
+  EXPECT_EQ(plan(4, 192, 128, {"--bf16-layers", "0", "--backend", "reference"}).code, 0);
+  expect_refusal(plan(4, 256, 128, {"--backend", "abacus"}), 2, {"abacus", "reference"});
+  const auto buffers = [](const std::vector<std::string>& more) {
+    return json_of(plan(4, 256, 128, more))["step_buffers"].get<std::int64_t>();
+  };
+  EXPECT_GT(buffers({"--backend", "cpu"}), buffers({"--backend", "reference"}));  // which has no workspace
+}
+
 TEST(Plan, TextNamesWhatJsonNames) {
   const Ran ran =
       run_program({"plan", "--experts", "8", "--hidden", "256", "--intermediate", "128", "--ranks", "2"});

@@ -2,6 +2,8 @@
 // memory.
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "kerf/decode/inputs.h"
 #include "kerf/decode/runtime.h"
 #include "tests/decode/support.h"
@@ -46,7 +48,53 @@ TEST(Allocation, AStepMakesNone) {
   });
 }
 
-TEST(Allocation, TheCounterCounts) {
+// The same with several workers, where other threads work too: their allocations count as well. A barrier
+// allocates nothing, so that between the two of them every rank is inside its step.
+TEST(Allocation, AStepOnManyThreadsMakesNone) {
+  const checkpoint::Checkpoint from = small_model().open();
+  for (const int threads : {2, 4}) {
+    on_ranks({2, threads, {}}, [&](const decode::Rank& rank) {
+      decode::RuntimeOptions options;
+      options.build.layers = {0, 1};
+      options.expert_tp = true;
+      options.max_tokens = 8;
+      const auto runtime = decode::Runtime::build(from, options, rank);
+      runtime.warm_up();
+      const std::int64_t in_use = rank.memory.current();
+      rank.memory.reset_peak();
+      std::vector<decode::Inputs> made;
+      for (const decode::Layer& layer : runtime.layers())
+        made.push_back(decode::make_inputs(1, layer.index, 8, layer.kind, {16, 256, 4}));
+      const auto run_all = [&] {
+        for (std::size_t i = 0; i < made.size(); ++i) {
+          decode::StepInputs step{8, made[i].x, {}, {}, made[i].ids, made[i].weights, nullptr, {}, {}};
+          if (made[i].ids.empty())
+            step = {8, made[i].x, {}, {}, {}, {}, &runtime.router(), made[i].logits, {}};
+          for (const Mode mode : {Mode::ep, Mode::tp}) (void)runtime.execute(i, mode, step);
+        }
+      };
+      run_all();
+      rank.group.barrier("before the counted steps");
+      const std::int64_t before = all_allocations;
+      rank.group.barrier("the count is taken");
+      for (int round = 0; round < 20; ++round) run_all();
+      rank.group.barrier("after the counted steps");
+      const std::int64_t after = all_allocations;
+      rank.group.barrier("the count is taken again");
+      EXPECT_EQ(after - before, 0) << threads << " threads a rank";
+      EXPECT_EQ(rank.memory.peak(), in_use);
+    });
+  }
+}
+
+TEST(Allocation, TheCountersCount) {
+  const std::int64_t elsewhere = all_allocations;
+  std::thread([] {
+    const std::vector<int> v(100);
+    EXPECT_EQ(v.size(), 100U);
+  }).join();
+  EXPECT_GE(all_allocations - elsewhere, 1);
+
   const std::int64_t before = allocations;
   const std::vector<int> v(100);
   EXPECT_EQ(v.size(), 100U);

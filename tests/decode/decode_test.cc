@@ -10,8 +10,10 @@
 #include <set>
 
 #include "kerf/decode/sha256.h"
+#include "tests/decode/forwarding_group.h"
 #include "tests/decode/support.h"
 #include "tests/decode/synthetic.h"
+#include "tests/support/test_env.h"
 
 namespace kerf::test {
 namespace {
@@ -107,6 +109,27 @@ TEST(Decode, SameBitsOnEveryBackend) {
   EXPECT_EQ(digests(report_of(from, options, {2, 1, {}})), std::vector<std::string>{wanted[3]});
 }
 
+// BF16 layers are measured on made logits and a router that is always the same: what config.json says of the
+// checkpoint's own router, even where kerf could not run it, changes nothing.
+TEST(Decode, TheCheckpointsRouterIsNotUsed) {
+  const auto digest_of = [](const std::function<void(Onehot&)>& edit) {
+    const TempDir dir;
+    Onehot onehot({.layers = {checkpoint::ExpertKind::bf16, checkpoint::ExpertKind::nvfp4}});
+    edit(onehot);
+    onehot.write(dir.path());
+    return digests(report_of(checkpoint::Checkpoint::open(dir.path()), quick({Mode::ep}), {2, 1, {}}));
+  };
+  const std::vector<std::string> wanted = digest_of([](Onehot&) {});
+  EXPECT_EQ(digest_of([](Onehot& o) { o.config["routed_scaling_factor"] = "2.5"; }), wanted);
+  EXPECT_EQ(digest_of([](Onehot& o) { o.config["norm_topk_prob"] = "false"; }), wanted);
+  EXPECT_EQ(digest_of([](Onehot& o) {
+              o.config["scoring_func"] = R"("sigmoid")";
+              o.config["output_multiplier"] = "0.125";
+            }),
+            wanted);
+  EXPECT_EQ(digest_of([](Onehot& o) { o.config["n_group"] = "2"; }), wanted);
+}
+
 // The digest is over the rows of the layers in ascending order, whatever order they were asked for in.
 TEST(Decode, DigestsTheLayersAscending) {
   const checkpoint::Checkpoint from = small_model().open();
@@ -144,17 +167,21 @@ TEST(Decode, ProbeIsSmallAndNotZero) {
 }
 
 // The finished rows of TP are those of EP but for bf16 roundings; a tail that normed K-partials, or summed in
-// the wrong place, would be far off. With d the probe's rel L2 of a route's row: a normed row moves by at
-// most 2d of its length; K = 4 rows of like length, nearly orthogonal, with weights that sum to 1, make an
-// output at least half as long as one of them: 4d. EP rounds a partial a rank and their sum, TP the sum
-// alone: at most 6 roundings of 2^-9.
+// the wrong place, would be off by about the length of a row. A rounding to bf16 (8 significant bits) moves a
+// value by at most u = 2^-8 of it, and so a row by at most u of its length. With d the probe's rel L2 of a
+// route's row: the gain is multiplied in and rounded in both, so that the rows which are normed are d + 2u
+// apart, and a normed row moves by at most twice that of its length. K = 4 rows of like length, nearly
+// orthogonal, with weights that sum to 1, make an output at least half as long as one of them: 4(d + 2u). EP
+// rounds each rank's part (together at most one row's length: 2u of the output) and their sum (u), TP the sum
+// alone (u).
 TEST(Decode, TpRowsAreNearEpRows) {
   const checkpoint::Checkpoint from = small_model().open();
   on_ranks({4, 1, {}}, [&](const decode::Rank& rank) {
     decode::RuntimeOptions options;
     options.expert_tp = true;
     const auto runtime = decode::Runtime::build(from, options, rank);
-    const double bound = 4 * runtime.sharding()->max_rel_l2 + 6 * 0x1p-9;
+    const double u = 0x1p-8;
+    const double bound = 4 * (runtime.sharding()->max_rel_l2 + 2 * u) + 4 * u;
     for (std::size_t i = 0; i < runtime.layers().size(); ++i) {
       const decode::Layer& layer = runtime.layers()[i];
       EXPECT_TRUE(layer.norm) << "the model has a norm after its experts";
@@ -194,6 +221,28 @@ TEST(Decode, ReshardPeaksAtOnePackedKind) {
   EXPECT_LE(r.reshard->peak_extra_bytes, r.reshard->bytes_per_rank + packed + (2 << 20));
 }
 
+// At a shape of real models' proportions: the cut is right, the reshard stays within its memory, and neither
+// the number of threads nor another run changes a bit.
+TEST(Decode, FourLayersOf64ExpertsOnFourRanks) {
+  const Synthetic model(64, 1024, 512, {1}, 4);
+  const checkpoint::Checkpoint from = model.open();
+  decode::Options options = quick();
+  options.repetitions = 1;
+  const std::int64_t packed = 64 * (2 * 512 / 4) * (1024 / 2);  // a layer's w13: [E, 2I', H/2]
+  std::vector<std::string> wanted;
+  for (const int threads : {1, 1, 2, 4}) {
+    const decode::Report r = report_of(from, options, {4, threads, {}});
+    ASSERT_TRUE(r.reshard);
+    EXPECT_EQ(r.reshard->nvfp4_layers, 3);
+    EXPECT_GT(r.reshard->min_rel_l2, 0);
+    EXPECT_LT(r.reshard->max_rel_l2, 0.01);
+    EXPECT_GE(r.reshard->peak_extra_bytes, r.reshard->bytes_per_rank);
+    EXPECT_LE(r.reshard->peak_extra_bytes, r.reshard->bytes_per_rank + packed + (2 << 20));
+    if (wanted.empty()) wanted = digests(r);
+    EXPECT_EQ(digests(r), wanted) << threads << " threads a rank";
+  }
+}
+
 // What a run says, one line each.
 struct Said {
   std::vector<std::string> warnings;
@@ -219,6 +268,28 @@ TEST(Decode, OneWarningForTheMissingTactics) {
   ASSERT_EQ(said.warnings.size(), 1U);
   EXPECT_NE(said.warnings[0].find("default"), std::string::npos) << said.warnings[0];
   EXPECT_EQ(said_by(quick({Mode::ep}), 2).warnings.size(), 0U);
+}
+
+class Unordered : public ForwardingGroup {
+ public:
+  using ForwardingGroup::ForwardingGroup;
+  [[nodiscard]] bool ordered() const override { return false; }
+};
+
+TEST(Decode, OneWarningForAGroupThatSumsInItsOwnOrder) {
+  const checkpoint::Checkpoint from = small_model().open();
+  std::mutex mutex;
+  std::vector<std::string> warnings;
+  const Log log([&](LogLevel level, const std::string& line) {
+    const std::lock_guard lock(mutex);
+    if (level == LogLevel::warning) warnings.push_back(line);
+  });
+  on_ranks({2, 1, log}, [&](const decode::Rank& rank) {
+    Unordered group(rank.group);
+    (void)decode::run(from, quick({Mode::ep}), {group, rank.memory, rank.workers, rank.log});
+  });
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings[0].find("does not sum ranks in their order"), std::string::npos) << warnings[0];
 }
 
 TEST(Decode, OneLineTellsHowTheTpBuildWent) {

@@ -173,7 +173,7 @@ TEST(UnitRows, HaveUnitRms) {
       const double v = numeric::bf16_to_f32(x[t * 512 + h]);
       squares += v * v;
     }
-    EXPECT_NEAR(std::sqrt(squares / 512), 1.0, 0x1p-9);  // every value is within 2^-9 of its exact one
+    EXPECT_NEAR(std::sqrt(squares / 512), 1.0, 0x1p-8);  // bf16: every value is within 2^-8 of its exact one
   }
 }
 

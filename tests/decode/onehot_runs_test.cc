@@ -227,8 +227,12 @@ TEST(OnehotRuns, NanInOneRowLeavesTheOthers) {
 }
 
 // Weight-only: rows stay bf16, which the one-hot row survives exactly; the intermediate is bf16 too, where
-// silu(36) * up is within rounding of 36 * up. Relative error of a row: h rounds to bf16 (2^-9), sigmoid(36)
-// is 1 - 2e-16, the row rounds (2^-9) and the sum does (2^-9), all terms positive.
+// silu(36) * up is within rounding of 36 * up. Relative error of an output: one rounding to bf16 (8
+// significant bits) is off by at most u = 2^-8 of the value. h rounds, the expert's row rounds, the sum over
+// routes rounds; EP rounds once more where partial sums of ranks are added, TP where K-partials of a row are
+// (each partial is rounded instead of the row). All terms are positive, so relative errors do not grow in
+// sums: (1 + u)^4 - 1 of the exact value, and what is wanted is that value rounded, another u. f32's own
+// roundings (2^-24 each, under a thousand of them) and sigmoid(36) = 1 - 2e-16 stay below 2^-14.
 TEST(OnehotRuns, WeightOnlySaysSoAndRuns) {
   const Written onehot([](Onehot& o) {
     for (std::int64_t e = 0; e < 4; ++e)
@@ -243,11 +247,14 @@ TEST(OnehotRuns, WeightOnlySaysSoAndRuns) {
     said += line + "\n";
   });
   const std::vector<float> wanted = onehot_rows(five_tokens());
+  const double u = 0x1p-8;
+  const double bound = (std::pow(1 + u, 4) - 1 + u) / (1 - u) + 0x1p-14;  // relative to the rounded value
   for (const Placement& p : placements()) {
     const std::vector<float> y = widened(run_on(p, onehot.open(), five_tokens(), {}, log).y);
     ASSERT_EQ(y.size(), wanted.size());
     for (std::size_t i = 0; i < y.size(); ++i)
-      ASSERT_LE(std::fabs(y[i] - wanted[i]), 4 * 0x1p-9F * std::fabs(wanted[i])) << p.label << " " << i;
+      ASSERT_LE(std::fabs(double{y[i]} - double{wanted[i]}), bound * std::fabs(double{wanted[i]}))
+          << p.label << " " << i;
   }
   EXPECT_NE(said.find("weight-only (W4A16)"), std::string::npos) << said;
 }
@@ -335,6 +342,52 @@ TEST(OnehotRuns, FaultsOfAllRanksAreCountedTogether) {
        at = alone[0]->text.find("0x7F", at + 1))
     ++places;
   EXPECT_EQ(places, 5U) << alone[0]->text;
+}
+
+// BF16 weights are scanned on the rank that holds them; what all ranks found is one message.
+TEST(OnehotRuns, Bf16WeightsThatAreNoNumbersAreRefused) {
+  const Written onehot(
+      [](Onehot& o) {
+        for (const std::int64_t e : {1, 3}) {
+          auto& bytes = o.at(o.name(e, "down_proj.weight")).bytes;
+          for (std::size_t i = 0; i < 4; ++i) {  // rows 0 to 3, column 5: two infinities, two NaN
+            bytes[2 * (128 * i + 5)] = i < 2 ? 0x80 : 0xC1;
+            bytes[2 * (128 * i + 5) + 1] = i % 2 == 0 ? 0x7F : 0xFF;
+          }
+        }
+      },
+      {.layers = {checkpoint::ExpertKind::bf16}});
+  const Checkpoint from = onehot.open();
+  const std::vector<Verdict> alone = refusals(from, 1);
+  for (const int ranks : {1, 2, 4}) {
+    const std::vector<Verdict> verdicts = refusals(from, ranks);
+    expect_all_refuse(verdicts, ErrorKind::checkpoint,
+                      {"8", "layer 0", "experts.1.down_proj.weight", "expert 1", "row 1, column 5", "0xFF80",
+                       "expert 3", "row 0, column 5"});
+    EXPECT_EQ(verdicts[0]->text, alone[0]->text) << ranks;
+  }
+}
+
+// The norm's gain and the selection bias are values of the model too.
+TEST(OnehotRuns, NormsAndBiasesThatAreNoNumbersAreRefused) {
+  const auto with = [](const char* suffix, tensor::Dtype dtype, std::int64_t size) {
+    return [=](Onehot& o) {
+      OwnedTensor t{dtype, {size}, std::vector<std::uint8_t>(static_cast<std::size_t>(2 * size), 0)};
+      t.bytes[2 * 3] = 0xC0;
+      t.bytes[2 * 3 + 1] = 0x7F;
+      o.add(0, o.layer_name(suffix), std::move(t));
+    };
+  };
+  for (const int ranks : {1, 2}) {
+    expect_refused({"norm",
+                    with("mlp.experts.post_expert_norm.weight", tensor::Dtype::bf16, Onehot::hidden),
+                    {"layer 0", "post_expert_norm.weight", "element 3", "0x7FC0"}},
+                   ranks);
+    expect_refused({"bias",
+                    with("mlp.gate.e_score_correction_bias", tensor::Dtype::bf16, Onehot::experts),
+                    {"layer 0", "e_score_correction_bias", "element 3", "0x7FC0"}},
+                   ranks);
+  }
 }
 
 TEST(OnehotRuns, ScalesThatMeanZeroAreAccepted) {

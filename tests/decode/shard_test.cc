@@ -13,6 +13,7 @@
 #include "kerf/decode/traffic.h"
 #include "kerf/expert_tp/expert_tp.h"
 #include "kerf/numeric/nvfp4.h"
+#include "tests/decode/forwarding_group.h"
 #include "tests/decode/support.h"
 #include "tests/decode/synthetic.h"
 
@@ -157,6 +158,44 @@ TEST(Shard, MemoryThatGivesOutOnOneRankIsTheReasonOnAll) {
     expect_all_refuse(verdicts, ErrorKind::memory, {"rank 1", "no memory for a block"});
   }
   EXPECT_GT(failed, 5);  // at several stages: loading two layers, cutting, probing, planning
+}
+
+// A group whose rank gives up at one collective, without telling anybody.
+class Leaving : public ForwardingGroup {
+ public:
+  Leaving(comm::Group& below, std::string at) : ForwardingGroup(below), at_(std::move(at)) {}
+
+ private:
+  void before(std::string_view what) override {
+    if (what == at_) fail(ErrorKind::memory, "no memory at '{}'", what);
+  }
+  std::string at_;
+};
+
+// A rank that fails in the middle of a collective is the cause, and the ranks that wait for it are not,
+// whatever rank they are and whatever words their errors were given on the way.
+TEST(Shard, ARankThatFailsInsideAReshardIsTheReasonOfAll) {
+  const checkpoint::Checkpoint from = small_model().open();
+  for (const char* at : {"reshard: can the experts be cut", "w13", "w2_sf", "g2_alphas"}) {
+    std::string waiting;
+    const Verdict cause = attempt([&] {
+      on_ranks({2, 1, {}}, [&](const decode::Rank& rank) {
+        std::vector<decode::Layer> layers = decode::build(from, layers_of({0}), rank);
+        Leaving leaving(rank.group, rank.group.rank() == 1 ? at : "");
+        try {
+          decode::cut(layers[0], "cpu", {leaving, rank.memory, rank.workers, rank.log});
+        } catch (const comm::GroupFailed& e) {
+          waiting = e.what();
+          throw;
+        }
+      });
+    });
+    ASSERT_TRUE(cause) << at;
+    EXPECT_EQ(cause->kind, ErrorKind::memory) << cause->text;
+    EXPECT_EQ(cause->text, fmt::format("layer 0: no memory at '{}'", at));
+    EXPECT_NE(waiting.find(fmt::format("layer 0: rank 1 left while '{}' was awaited", at)), std::string::npos)
+        << waiting;
+  }
 }
 
 TEST(Traffic, CountsEachExpertOnceAndTheBusiestRank) {

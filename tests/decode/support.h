@@ -24,14 +24,25 @@ struct RankSetup {
   Log log;
 };
 
-// Runs body(rank) on every rank, each with memory of its own; nothing may be left in use.
+// Memory of a rank in which nothing may be left in use when it goes, however the rank ended.
+struct Checked {
+  explicit Checked(int of) : rank(of) {}
+  ~Checked() { EXPECT_EQ(memory.current(), 0) << "rank " << rank << " leaked"; }
+  Checked(const Checked&) = delete;
+  Checked& operator=(const Checked&) = delete;
+  Checked(Checked&&) = delete;
+  Checked& operator=(Checked&&) = delete;
+
+  int rank;
+  tensor::HostMemory memory;
+};
+
+// Runs body(rank) on every rank, each with memory of its own. What a body throws reaches the group as it is.
 inline void on_ranks(const RankSetup& setup, const std::function<void(const decode::Rank&)>& body) {
   comm::run_local(setup.ranks, {}, [&](comm::Group& group) {
-    tensor::HostMemory memory;
-    decode::Meter meter(memory);
-    const Verdict thrown = attempt([&] { body({group, meter, Workers(setup.threads), setup.log}); });
-    EXPECT_EQ(memory.current(), 0) << "rank " << group.rank() << " leaked";
-    require(thrown);
+    Checked checked(group.rank());
+    decode::Meter meter(checked.memory);
+    body({group, meter, Workers(setup.threads), setup.log});
   });
 }
 

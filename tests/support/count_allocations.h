@@ -1,6 +1,8 @@
-// Replaces operator new and delete of a test program to count this thread's allocations. For one file of a
-// program only: they are definitions.
+// Replaces operator new and delete of a test program to count allocations: this thread's, and those of all
+// threads. For one file of a program only: they are definitions.
 #pragma once
+
+#include <atomic>
 
 #include <cstdint>
 #include <cstdlib>
@@ -8,11 +10,13 @@
 
 namespace kerf::test {
 inline thread_local std::int64_t allocations = 0;
+inline std::atomic<std::int64_t> all_allocations{0};
 }  // namespace kerf::test
 
 // Not inline: the compiler would see malloc meet delete and call it a mismatch.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++kerf::test::allocations;
+  kerf::test::all_allocations.fetch_add(1, std::memory_order_relaxed);
   if (void* block = std::malloc(bytes == 0 ? 1 : bytes)) return block;
   throw std::bad_alloc();
 }

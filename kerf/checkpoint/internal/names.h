@@ -8,6 +8,8 @@
 #include <optional>
 #include <string_view>
 
+#include "kerf/checkpoint/config.h"
+
 namespace kerf::checkpoint::internal {
 
 enum class Projection : std::uint8_t { gate, up, down };
@@ -44,7 +46,7 @@ struct ExpertName {
 };
 ExpertName parse_expert_name(std::string_view rest);
 
-inline constexpr std::string_view post_norm_name = "mlp.experts.post_expert_norm.weight";
-inline constexpr std::string_view selection_bias_name = "mlp.gate.e_score_correction_bias";
+using checkpoint::post_norm_name;
+using checkpoint::selection_bias_name;
 
 }  // namespace kerf::checkpoint::internal

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kerf/base/error.h"
+#include "kerf/comm/group.h"
 #include "kerf/tensor/view.h"
 
 namespace kerf::comm::internal {
@@ -33,13 +34,6 @@ struct Post {
 // Nothing where the posts (one a rank, ranks ascending) are one collective with sizes that fit together.
 // O(ranks^2), allocates only for a reason.
 Verdict inconsistent(std::span<const Post> posts);
-
-// What a meeting throws: the group is of no more use. Its own type, so that a rank which dies of it is not
-// taken for the cause.
-class GroupFailed : public Error {
- public:
-  using Error::Error;
-};
 
 class Meeting {
  public:

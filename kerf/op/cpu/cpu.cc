@@ -16,15 +16,22 @@ class CpuBackend final : public Backend {
   CpuBackend(std::string name, const Kernels& kernels) : name_(std::move(name)), kernels_(kernels) {}
 
   [[nodiscard]] std::string_view name() const override { return name_; }
+  [[nodiscard]] Verdict supports(Arithmetic arithmetic, const layout::ExpertsShape& shape) const override {
+    if (auto reason = internal::unsupported(arithmetic, shape)) return reason;
+    // Kernels take 128 rows at a time.
+    if (shape.hidden % tile_rows != 0)
+      return because(ErrorKind::unsupported, "hidden {} of BF16 experts is not a multiple of {}",
+                     shape.hidden, tile_rows);
+    return std::nullopt;
+  }
+  [[nodiscard]] std::size_t workspace_bytes(Arithmetic arithmetic, const layout::ExpertsShape& shape,
+                                            const routing::MetadataShape& step) const override {
+    return arithmetic == Arithmetic::w4a4 ? quantised_workspace(shape, step) : float_workspace(shape, step);
+  }
   [[nodiscard]] Verdict supports(const Nvfp4Args& args) const override { return internal::unsupported(args); }
   [[nodiscard]] Verdict supports(const Bf16Args& args) const override {
     if (auto reason = internal::unsupported(args)) return reason;
-    // Kernels take 128 rows at a time.
-    const layout::ExpertsShape s = layout::shape_of(args.experts);
-    if (s.hidden % tile_rows != 0)
-      return because(ErrorKind::unsupported, "hidden {} of BF16 experts is not a multiple of {}", s.hidden,
-                     tile_rows);
-    return std::nullopt;
+    return supports(Arithmetic::bf16, layout::shape_of(args.experts));
   }
   [[nodiscard]] std::unique_ptr<RoutedExperts> bind(const Nvfp4Args& args) const override {
     require(supports(args));

@@ -31,7 +31,7 @@ class FloatBody final : public internal::Bound {
 
   [[nodiscard]] std::vector<Tactic> tactics(std::int64_t) const override { return all_tactics(); }
   [[nodiscard]] std::size_t workspace_bytes(const routing::MetadataShape& s, Tactic) const override {
-    return space_bytes<Space>(s, shape());
+    return float_workspace(shape(), s);
   }
 
   void body(const Tokens& tokens, const routing::MetadataShape& s, const routing::Metadata& metadata,
@@ -140,6 +140,10 @@ class Bf16TileWeights {
 };
 
 }  // namespace
+
+std::size_t float_workspace(const layout::ExpertsShape& shape, const routing::MetadataShape& step) {
+  return space_bytes<Space>(step, shape);
+}
 
 std::unique_ptr<RoutedExperts> bind_w4a16(const Nvfp4Args& args, const Kernels& kernels) {
   return std::make_unique<FloatBody<W4a16Weights>>(args, kernels);

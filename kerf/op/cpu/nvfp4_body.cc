@@ -34,7 +34,7 @@ class Nvfp4Body final : public internal::Bound {
 
   [[nodiscard]] std::vector<Tactic> tactics(std::int64_t) const override { return all_tactics(); }
   [[nodiscard]] std::size_t workspace_bytes(const routing::MetadataShape& s, Tactic) const override {
-    return space_bytes<Space>(s, shape());
+    return quantised_workspace(shape(), s);
   }
 
   void body(const Tokens& tokens, const routing::MetadataShape& s, const routing::Metadata& metadata,
@@ -103,6 +103,10 @@ class Nvfp4Body final : public internal::Bound {
 };
 
 }  // namespace
+
+std::size_t quantised_workspace(const layout::ExpertsShape& shape, const routing::MetadataShape& step) {
+  return space_bytes<Space>(step, shape);
+}
 
 std::unique_ptr<RoutedExperts> bind_nvfp4(const Nvfp4Args& args, const Kernels& kernels) {
   return std::make_unique<Nvfp4Body>(args, kernels);

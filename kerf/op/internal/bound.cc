@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kerf/base/format.h"
+#include "kerf/layout/geometry.h"
 
 namespace kerf::op::internal {
 
@@ -42,6 +43,10 @@ const std::uint8_t* bytes_of(const tensor::TensorView& view) { return view.as<st
 
 }  // namespace
 
+Verdict unsupported(Arithmetic arithmetic, const layout::ExpertsShape& shape) {
+  return arithmetic == Arithmetic::bf16 ? layout::convertible_bf16(shape.hidden, shape.intermediate)
+                                        : layout::convertible(shape.hidden, shape.intermediate);
+}
 Verdict unsupported(const Nvfp4Args& args) { return check(args); }
 Verdict unsupported(const Bf16Args& args) { return check(args); }
 

@@ -11,6 +11,8 @@
 
 namespace kerf::op::internal {
 
+// Shapes that no backend can bind.
+Verdict unsupported(Arithmetic arithmetic, const layout::ExpertsShape& shape);
 // Reasons that hold for every backend: malformed tensors, sizes that do not fit, parameters of the wrong
 // length.
 Verdict unsupported(const Nvfp4Args& args);

@@ -203,6 +203,13 @@ class Bf16Reference final : public ReferenceBase {
 class ReferenceBackend final : public Backend {
  public:
   [[nodiscard]] std::string_view name() const override { return "reference"; }
+  [[nodiscard]] Verdict supports(Arithmetic arithmetic, const layout::ExpertsShape& shape) const override {
+    return internal::unsupported(arithmetic, shape);
+  }
+  [[nodiscard]] std::size_t workspace_bytes(Arithmetic, const layout::ExpertsShape&,
+                                            const routing::MetadataShape&) const override {
+    return 0;
+  }
   [[nodiscard]] Verdict supports(const Nvfp4Args& args) const override { return internal::unsupported(args); }
   [[nodiscard]] Verdict supports(const Bf16Args& args) const override { return internal::unsupported(args); }
   [[nodiscard]] std::unique_ptr<RoutedExperts> bind(const Nvfp4Args& args) const override {

@@ -1,0 +1,108 @@
+// What is planned from sizes alone is what a runtime then takes.
+#include "kerf/decode/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "kerf/base/format.h"
+#include "kerf/decode/runtime.h"
+#include "tests/decode/support.h"
+#include "tests/decode/synthetic.h"
+
+namespace kerf::test {
+namespace {
+
+using decode::MemoryRequest;
+
+// 16 experts of 256 x 256, top 4: small_model().
+MemoryRequest small_request(std::int64_t nvfp4, std::int64_t bf16) {
+  return {.experts = 16,
+          .hidden = 256,
+          .intermediate = 256,
+          .top_k = 4,
+          .nvfp4_layers = nvfp4,
+          .bf16_layers = bf16};
+}
+
+struct Case {
+  std::vector<std::int64_t> layers;
+  int ranks;
+  int threads;
+  bool tp;
+  std::int64_t tokens;
+  op::Input input;
+};
+
+TEST(MemoryPlan, IsWhatARuntimeTakes) {
+  using op::Input;
+  const checkpoint::Checkpoint from = small_model().open();
+  const std::vector<Case> cases = {{{0, 1, 2, 3}, 4, 1, true, 8, Input::nvfp4},
+                                   {{0, 1}, 2, 3, true, 37, Input::bf16},
+                                   {{0, 2}, 1, 2, false, 1, Input::nvfp4},
+                                   {{1}, 2, 1, false, 64, Input::nvfp4}};
+  for (const std::string backend : {"cpu", "reference"}) {
+    for (const Case& c : cases) {
+      SCOPED_TRACE(fmt::format("{}: {} layers, {} ranks, {} threads, {} tokens", backend, c.layers.size(),
+                               c.ranks, c.threads, c.tokens));
+      const std::int64_t bf16 = std::count(c.layers.begin(), c.layers.end(), 1);
+      MemoryRequest request = small_request(static_cast<std::int64_t>(c.layers.size()) - bf16, bf16);
+      request.ep = c.ranks;
+      request.tp = c.tp ? c.ranks : 1;
+      request.tokens = c.tokens;
+      request.input = c.input;
+      request.backend = backend;
+      request.workers = c.threads;
+      const decode::MemoryPlan plan = decode::memory_plan(request);
+      on_ranks({c.ranks, c.threads, {}}, [&](const decode::Rank& rank) {
+        decode::RuntimeOptions options;
+        options.build = {c.layers, c.input, backend, {}};
+        options.expert_tp = c.tp;
+        options.max_tokens = c.tokens;
+        const auto runtime = decode::Runtime::build(from, options, rank);
+        EXPECT_EQ(runtime.footprint().stock, plan.ep.total());
+        EXPECT_EQ(runtime.footprint().sliced, plan.tp.total());
+        EXPECT_EQ(runtime.footprint().steps, plan.buffers);
+        EXPECT_EQ(rank.memory.current(), plan.steady);
+      });
+    }
+  }
+}
+
+// Plan, build and backend ask one question, so that nothing is planned which cannot be bound.
+TEST(MemoryPlan, AsksTheBackendForTheShape) {
+  MemoryRequest request = small_request(0, 1);
+  request.hidden = 192;
+  const Verdict cpu = decode::unsupported(request);
+  ASSERT_TRUE(cpu);
+  EXPECT_EQ(cpu->kind, ErrorKind::unsupported);
+  EXPECT_NE(cpu->text.find("hidden 192 of BF16 experts is not a multiple of 128"), std::string::npos)
+      << cpu->text;
+  request.backend = "reference";
+  EXPECT_FALSE(decode::unsupported(request));
+  request.hidden = 96;
+  ASSERT_TRUE(decode::unsupported(request));
+  EXPECT_NE(decode::unsupported(request)->text.find("not a multiple of 64"), std::string::npos);
+  request.backend = "abacus";
+  ASSERT_TRUE(decode::unsupported(request));
+  EXPECT_EQ(decode::unsupported(request)->kind, ErrorKind::usage);
+
+  tensor::HostMemory memory;
+  const layout::Bf16Experts experts(memory, {2, 192, 64}, 0);
+  EXPECT_TRUE(op::backend("cpu").supports(op::Bf16Args{experts.view(), 2, 1, {}}));
+  EXPECT_FALSE(op::backend("reference").supports(op::Bf16Args{experts.view(), 2, 1, {}}));
+}
+
+TEST(MemoryPlan, RefusesNumbersThatMakeNoSense) {
+  MemoryRequest request = small_request(1, 0);
+  request.tokens = decode::most_tokens + 1;
+  ASSERT_TRUE(decode::unsupported(request));
+  EXPECT_EQ(decode::unsupported(request)->kind, ErrorKind::usage);
+  request = small_request(1, 0);
+  request.workers = 0;
+  ASSERT_TRUE(decode::unsupported(request));
+  EXPECT_EQ(decode::unsupported(request)->kind, ErrorKind::usage);
+}
+
+}  // namespace
+}  // namespace kerf::test
