@@ -15,10 +15,6 @@ namespace kerf::cli {
 CLI::App* add_command(CLI::App& app, Context& context, const std::string& name,
                       const std::string& description, bool reports = true);
 
-// For check(): decimal digits and a sign at most, within 64 bits (CLI11 takes octal, and the nearest number
-// that fits).
-const CLI::Validator& whole_number();
-
 void add_decode(CLI::App& app, Context& context);
 void add_env(CLI::App& app, Context& context);
 void add_inspect(CLI::App& app, Context& context);

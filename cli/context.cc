@@ -54,11 +54,11 @@ Context::Context()
     : log([this, logger = stderr_logger()](LogLevel level, const std::string& text) {
         if (level == LogLevel::debug && !verbose) return;
         if (level == LogLevel::info && quiet) return;
-        logger->log(level_of(level), text);
+        logger->log(level_of(level), printable(text, true));
       }) {}
 
-int Context::threads() { return env_positive("KERF_THREADS").value_or(available_cores()); }
+int Context::threads() { return env_positive("KERF_THREADS", most_threads).value_or(available_cores()); }
 
-void Context::error(std::string_view text) const { stderr_logger()->error(text); }
+void Context::error(std::string_view text) const { stderr_logger()->error(printable(text, true)); }
 
 }  // namespace kerf::cli

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "cli/text.h"
 #include "kerf/kerf.h"
 
 namespace kerf::cli {
@@ -19,13 +20,14 @@ using Json = nlohmann::ordered_json;  // keys in the order they were written
 inline constexpr int exit_ok = 0;
 inline constexpr int exit_output = 1;  // standard output could not be written
 
-// Standard output. A write that fails is remembered, and the program ends with exit_output.
+// Standard output; lines are made printable (text.h). A write that fails is remembered, and the program ends
+// with exit_output.
 class Output {
  public:
   void write(std::string_view text);
   template <typename... Args>
   void line(fmt::format_string<Args...> text, Args&&... args) {
-    write(fmt::format(text, std::forward<Args>(args)...) + "\n");
+    write(printable(fmt::format(text, std::forward<Args>(args)...)) + "\n");
   }
   void json(const Json& value);  // indented, with a newline at the end
   // Flushes; 0, or the errno of the first write that failed.

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/ranks.h"
 #include "cli/text.h"
@@ -17,14 +18,13 @@ struct Options {
   RankOptions ranks;
   std::optional<std::string> mode;  // not given: both, as far as there is anything to cut
   std::string batches = "1,8";
-  std::string layers;
+  std::optional<std::string> layers;
   std::uint64_t seed = 1;
   double seconds = 2.0;
 };
 
 std::vector<std::int64_t> batches_of(const Options& o) {
   std::vector<std::int64_t> batches = parse_ranges(o.batches, "--batch");
-  if (batches.empty()) throw Error(ErrorKind::usage, "--batch: no batch given");
   for (const std::int64_t b : batches)
     if (b < 1 || b > decode::most_tokens)
       throw Error(ErrorKind::usage,
@@ -49,8 +49,22 @@ std::vector<decode::Mode> modes_of(const Options& o, const checkpoint::Checkpoin
     }
   }
   if (const Verdict v = decode::shardable(from, layers, o.ranks.ranks))
-    throw Error(v->kind, fmt::format("--mode {}: {}", o.mode.value_or("both"), v->text));
+    throw Error(v->kind, o.mode ? fmt::format("--mode {}: {}", *o.mode, v->text)
+                                : fmt::format("expert TP (run beside EP by default) cannot be: {}; --mode ep "
+                                              "runs EP alone",
+                                              v->text));
   return o.mode == "tp" ? std::vector{Mode::tp} : std::vector{Mode::ep, Mode::tp};
+}
+
+// What NVFP4 experts were given: what --act says, or bf16 where there are none or they have no input scales.
+const char* activation(const decode::Report& r) { return r.input == op::Input::nvfp4 ? "nvfp4" : "bf16"; }
+
+std::string activation_text(const decode::Report& r, const Options& o) {
+  if (r.input == op::Input::nvfp4) return "nvfp4 (quantised rows, W4A4)";
+  if (r.checkpoint.nvfp4_layers == 0) return "bf16 (no NVFP4 layer)";
+  return input_of(o.ranks) == op::Input::bf16
+             ? "bf16 (W4A16)"
+             : "bf16 (W4A16: the checkpoint has no input scales, weight-only)";
 }
 
 Json json_of(const decode::Report& r, const Options& o) {
@@ -84,6 +98,7 @@ Json json_of(const decode::Report& r, const Options& o) {
           {"ranks", r.ranks},
           {"group", r.group},
           {"device", o.ranks.device},
+          {"activation", activation(r)},
           {"reshard", reshard},
           {"probe", probe},
           {"tactic",
@@ -102,12 +117,14 @@ void print_sharding(const decode::Report& r, Output& out) {
   }
   const decode::ShardReport& s = *r.reshard;
   out.line(
-      "reshard     {} NVFP4 layers to {} slices of width {}, {} a rank in {:.3f} s ({:.2f} GiB/s), at most "
+      "reshard     {} to {} slices of width {}, {} a rank in {:.3f} s ({:.2f} GiB/s), at most "
       "{} "
       "above stock{}",
-      s.nvfp4_layers, r.ranks, r.checkpoint.intermediate / r.ranks, bytes_text(s.bytes_per_rank), s.seconds,
-      s.gib_per_s(), bytes_text(s.peak_extra_bytes),
-      s.bf16_layers > 0 ? fmt::format("; {} BF16 layers stay EP", s.bf16_layers) : std::string());
+      counted(s.nvfp4_layers, "NVFP4 layer"), r.ranks, r.checkpoint.intermediate / r.ranks,
+      bytes_text(s.bytes_per_rank), s.seconds, s.gib_per_s(), bytes_text(s.peak_extra_bytes),
+      s.bf16_layers > 0 ? fmt::format("; {} EP", counted(s.bf16_layers, "BF16 layer") +
+                                                     (s.bf16_layers == 1 ? " stays" : " stay"))
+                        : std::string());
   out.line("probe       TP rows against EP rows: rel L2 {:.6f} to {:.6f}, limit {:g}", s.min_rel_l2,
            s.max_rel_l2, r.probe_limit);
 }
@@ -135,13 +152,15 @@ void print_steps(const decode::Report& r, Output& out) {
 
 void print(const decode::Report& r, const Options& o, Output& out) {
   const decode::Facts& c = r.checkpoint;
-  out.line("checkpoint  {}: {} layers ({} NVFP4, {} BF16), {} experts of {} x {}, top {}", o.checkpoint,
-           c.layers, c.nvfp4_layers, c.bf16_layers, c.experts, c.hidden, c.intermediate, c.top_k);
-  out.line("placement   {} ranks ({} group, {}, backend {}), {} experts a rank", r.ranks, r.group,
-           o.ranks.device, r.backend, c.experts / r.ranks);
+  out.line("checkpoint  {}: {} ({} NVFP4, {} BF16), {} of {} x {}, top {}", o.checkpoint,
+           counted(c.layers, "layer"), c.nvfp4_layers, c.bf16_layers, counted(c.experts, "expert"), c.hidden,
+           c.intermediate, c.top_k);
+  out.line("placement   {} ({} group, {}, backend {}), {} a rank", counted(r.ranks, "rank"), r.group,
+           o.ranks.device, r.backend, counted(c.experts / r.ranks, "expert"));
   if (r.ranks > available_cores())
-    out.line("cores       {} for {} ranks: times follow the sum over ranks, not the busiest rank",
-             available_cores(), r.ranks);
+    out.line("cores       {} for {}: times follow the sum over ranks, not the busiest rank",
+             available_cores(), counted(r.ranks, "rank"));
+  out.line("activation  {}", activation_text(r, o));
   print_sharding(r, out);
   out.line("tactic      tile {}, config {}: {}", r.tactic.tile, r.tactic.config,
            r.tactic.pinned ? fmt::format("pinned, preference {} of {}", r.tactic.preference + 1, r.tactic.of)
@@ -152,15 +171,15 @@ void print(const decode::Report& r, const Options& o, Output& out) {
 }
 
 void run(const Options& o, Context& context) {
+  check_rank_options(o.ranks);
+  const std::vector<std::int64_t> batches = batches_of(o);
+  const auto wanted_layers = o.layers ? parse_ranges(*o.layers, "--layers") : std::vector<std::int64_t>{};
   const auto from = checkpoint::Checkpoint::open(o.checkpoint);
   for (const std::string& note : from.notes()) context.log.info(note);
   decode::Options options;
-  options.build = {decode::select_layers(from, parse_ranges(o.layers, "--layers")),
-                   input_of(o.ranks),
-                   backend_of(o.ranks),
-                   {}};
+  options.build = {decode::select_layers(from, wanted_layers), input_of(o.ranks), backend_of(o.ranks), {}};
   options.modes = modes_of(o, from, options.build.layers, context);
-  options.batches = batches_of(o);
+  options.batches = batches;
   options.seed = o.seed;
   options.seconds = o.seconds;
 
@@ -168,9 +187,11 @@ void run(const Options& o, Context& context) {
   {
     std::optional<ProgressBar> bar;
     std::string shown;
+    Stopwatch stage_time(context);
     options.progress = [&](std::string_view stage, std::int64_t done, std::int64_t of) {
       if (shown != stage) bar.emplace(context, shown = stage);
       bar->update(done, of);
+      if (done == of) stage_time.lap(shown);
     };
     run_ranks(o.ranks, context, [&](const decode::Rank& rank) {
       decode::Report mine = decode::run(from, options, rank);
@@ -189,16 +210,18 @@ void add_decode(CLI::App& app, Context& context) {
   auto o = std::make_shared<Options>();
   CLI::App* command = add_command(app, context, "decode",
                                   "Decode steps of the routed experts: EP and expert TP side by side");
-  command->add_option("CKPT", o->checkpoint, "Model directory")->required();
+  command->add_option("CKPT", o->checkpoint, "Model directory")->required()->check(not_empty());
   add_rank_options(*command, o->ranks);
   command->add_option("--mode", o->mode, "ep, tp or both [both; EP only where there is nothing to cut]")
       ->check(CLI::IsMember({"ep", "tp", "both"}));
   command->add_option("--batch", o->batches, "Tokens of a step, such as 1,8")->capture_default_str();
   command->add_option("--layers", o->layers, "Layers, such as 0-3,7 [all with routed experts]");
-  command->add_option("--seed", o->seed, "Seed of the inputs")->capture_default_str();
+  command->add_option("--seed", o->seed, "Seed of the inputs")
+      ->transform(seed_number())
+      ->capture_default_str();
   command->add_option("--seconds", o->seconds, "Measure each mode and batch about so long")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 86400.0));
+      ->check(seconds_number(86'400));
   command->callback([o, &context] { run(*o, context); });
 }
 

@@ -1,19 +1,24 @@
 // The program: its commands, its exit codes, and the handlers by which any failure becomes a message and a
 // code.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <csignal>
-#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <sstream>
 #include <string>
+#include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/progress.h"
 
 namespace kerf::cli {
 
@@ -22,24 +27,8 @@ CLI::App* add_command(CLI::App& app, Context& context, const std::string& name,
   CLI::App* command = app.add_subcommand(name, description);
   if (reports) command->add_flag("--json", context.json, "Write the report as JSON");
   command->add_flag("--quiet", context.quiet, "Warnings and errors only");
-  command->add_flag("--verbose", context.verbose, "Say more");
+  command->add_flag("--verbose", context.verbose, "Also what each stage takes, and each layer's probe");
   return command;
-}
-
-const CLI::Validator& whole_number() {
-  static const CLI::Validator check(
-      [](const std::string& text) -> std::string {
-        const char* const end = text.data() + text.size();
-        std::int64_t number = 0;
-        std::uint64_t large = 0;  // seeds use all 64 bits
-        const auto is = [&](auto& value) {
-          const auto [last, code] = std::from_chars(text.data(), end, value);
-          return code == std::errc() && last == end;
-        };
-        return is(number) || is(large) ? "" : "'" + text + "' is not a whole number of 64 bits";
-      },
-      "", "whole number");
-  return check;
 }
 
 namespace {
@@ -54,8 +43,8 @@ constexpr const char* footer =
     "probe,\n"
     "7 memory, 8 device, 70 bug. Reports go to standard output, everything else to standard error.";
 
-// Parses, runs the chosen command, and gives the exit code.
-int run(int argc, char** argv, Context& context) {
+// Parses and runs the chosen command; what CLI11 throws becomes an exit code here, everything else goes on.
+int parse(int argc, char** argv, Context& context) {
   CLI::App app{"kerf: the routed experts of mixture-of-experts decode", "kerf"};
   app.set_version_flag("--version", std::string("kerf ") + std::string(version()));
   app.footer(footer);
@@ -74,21 +63,58 @@ int run(int argc, char** argv, Context& context) {
     app.parse(argc, argv);
     return exit_ok;
   } catch (const CLI::Success& e) {
-    return app.exit(e);  // --help, --version: to standard output
+    std::ostringstream text;  // --help, --version
+    const int code = app.exit(e, text, text);
+    context.out.write(text.str());
+    return code;
   } catch (const CLI::ParseError& e) {
     context.error(e.what());
     std::fputs("Run kerf --help, or kerf COMMAND --help.\n", stderr);
     return static_cast<int>(ErrorKind::usage);
-  } catch (const Error& e) {
-    context.error(e.what());
-    return e.exit_code();
-  } catch (const std::bad_alloc&) {
-    context.error("out of memory");
-    return static_cast<int>(ErrorKind::memory);
-  } catch (const std::exception& e) {
-    context.error(fmt::format("{} (this is a bug in kerf)", e.what()));
-    return static_cast<int>(ErrorKind::bug);
   }
+}
+
+int run(int argc, char** argv, Context& context) {
+  int code = exit_ok;
+  Stopwatch time(context);
+  const Verdict failed = attempt([&] { code = parse(argc, argv, context); });
+  time.lap("in all");
+  if (!failed) return code;
+  context.error(failed->kind == ErrorKind::bug ? failed->text + " (this is a bug in kerf)" : failed->text);
+  return static_cast<int>(failed->kind);
+}
+
+// Files are mapped, and what another program cuts off a mapped file is gone from memory too. There is nothing
+// to return to: the values that were being read are missing.
+void ended_by_a_short_file(int /*signal*/) {
+  constexpr std::string_view text = "kerf: error: a mapped file became shorter while it was being read\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+  ::_exit(static_cast<int>(ErrorKind::checkpoint));
+}
+
+// oneTBB starts threads from its own threads, where nobody can catch that there is no memory for another one;
+// it says so in words alone.
+[[noreturn]] void ended_without_a_handler() noexcept {
+  Reason why{ErrorKind::memory, "out of memory"};  // short: stored in place
+  try {
+    const std::exception_ptr thrown = std::current_exception();
+    Verdict found = Reason{ErrorKind::bug, "ended without an exception"};
+    if (thrown) found = attempt([&] { std::rethrow_exception(thrown); });
+    if (found->text.find("pthread_create") != std::string::npos) found->kind = ErrorKind::memory;
+    why = std::move(*found);
+  } catch (...) {
+    // Not even the text could be made.
+  }
+  std::fprintf(stderr, "kerf: error: %s%s\n", why.text.c_str(),
+               why.kind == ErrorKind::bug ? " (this is a bug in kerf)" : "");
+  ::_exit(static_cast<int>(why.kind));
+}
+
+// A stream that is closed gets a descriptor on which writes fail, so that no file that is opened later takes
+// its number and receives what was meant for the stream.
+void hold_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(stream, F_GETFD) < 0 && errno == EBADF) (void)::open("/dev/null", O_RDONLY);
 }
 
 }  // namespace
@@ -96,8 +122,11 @@ int run(int argc, char** argv, Context& context) {
 }  // namespace kerf::cli
 
 int main(int argc, char** argv) {
+  kerf::cli::hold_streams();
   // A reader that goes away must show as a failed write, not end the process.
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGBUS, kerf::cli::ended_by_a_short_file);
+  std::set_terminate(kerf::cli::ended_without_a_handler);
   try {
     kerf::cli::Context context;
     const int code = kerf::cli::run(argc, argv, context);
@@ -108,6 +137,9 @@ int main(int argc, char** argv) {
       return code != 0 ? code : kerf::cli::exit_output;
     }
     return code;
+  } catch (const std::bad_alloc&) {
+    std::fputs("kerf: error: out of memory\n", stderr);
+    return static_cast<int>(kerf::ErrorKind::memory);
   } catch (...) {
     std::fputs("kerf: error: an exception could not be reported (this is a bug in kerf)\n", stderr);
     return static_cast<int>(kerf::ErrorKind::bug);

@@ -7,8 +7,10 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "cli/ranks.h"
 #include "cli/text.h"
 
@@ -79,6 +81,7 @@ Model read(const std::string& path, const Options& o, const Context& context) {
     // The files know best which layers are BF16. A damaged one is no reason not to plan.
     const Verdict why = attempt([&] { count_layers(checkpoint::Checkpoint::open(path), model); });
     if (!why) return model;
+    if (why->kind == ErrorKind::memory) require(why);
     context.log.warning("the kinds of layers come from the config alone: " + why->text);
     model.bf16_layers = 0;
   }
@@ -96,8 +99,9 @@ Model model_of(const Options& o, const Context& context) {
   if (o.top_k) m.top_k = o.top_k;
   if (o.layers || o.bf16_layers) {
     const std::int64_t layers = o.layers.value_or(m.nvfp4_layers + m.bf16_layers);
-    if (layers < 1) throw Error(ErrorKind::usage, fmt::format("--layers is {}, wanted at least 1", layers));
-    const auto bf16 = parse_ranges(o.bf16_layers.value_or(""), "--bf16-layers");
+    const auto bf16 = o.bf16_layers && *o.bf16_layers != "none"
+                          ? parse_ranges(*o.bf16_layers, "--bf16-layers")
+                          : std::vector<std::int64_t>{};
     for (const std::int64_t layer : bf16)
       if (layer >= layers)
         throw Error(ErrorKind::usage,
@@ -114,12 +118,16 @@ struct Placement {
   std::int64_t ranks = 1;
   std::int64_t ep = 1;
   std::int64_t tp = 1;
+  std::string no_tp;  // why the ranks cannot be used for expert TP, empty where they can
 };
 
 Placement placement_of(const Options& o, const Model& m, const Context& context) {
-  for (const auto& [name, value] : {std::pair{"--ranks", o.ranks}, {"--ep", o.ep}, {"--tp", o.tp}})
-    if (value && *value < 1)
-      throw Error(ErrorKind::usage, fmt::format("{} is {}, wanted at least 1", name, *value));
+  if (o.ranks)
+    for (const auto& [name, value] : {std::pair{"--ep", o.ep}, {"--tp", o.tp}})
+      if (value && *value != *o.ranks && (name != std::string_view("--tp") || *value != 1))
+        throw Error(ErrorKind::usage,
+                    fmt::format("--ranks {} and {} {} contradict: wanted the same number{}", *o.ranks, name,
+                                *value, name == std::string_view("--tp") ? ", or --tp 1" : ""));
   Placement p;
   p.ranks = o.ranks.value_or(std::max(o.ep.value_or(1), o.tp.value_or(1)));
   p.ep = o.ep.value_or(o.ranks.value_or(o.tp.value_or(1)));
@@ -131,6 +139,18 @@ Placement placement_of(const Options& o, const Model& m, const Context& context)
         fmt::format("{} experts cannot be loaded whole over {} ranks, so a reshard has nothing to start from",
                     *m.experts, p.ep));
     p.ep = 1;
+  }
+  // What decode runs as EP is planned as EP. A cut that was asked for is refused where it cannot be, and so
+  // is everything where the experts do not divide either: then both reasons are given.
+  if (!o.tp && o.ranks.value_or(1) > 1) {
+    if (m.nvfp4_layers == 0)
+      p.no_tp = "no NVFP4 layer, and BF16 layers stay EP";
+    else if (const Verdict why = layout::cuttable(*m.hidden, *m.intermediate, p.tp);
+             why && !layout::placeable(*m.experts, p.ep) &&
+             !layout::convertible(*m.hidden, *m.intermediate)) {
+      p.no_tp = why->text;
+      p.tp = 1;
+    }
   }
   if (p.tp > 1 && p.ep != p.tp)
     context.log.warning(
@@ -155,10 +175,12 @@ Json kinds_json(const decode::KindBytes& b) {
 }
 
 void print(const decode::MemoryRequest& r, const Placement& p, const decode::MemoryPlan& plan, Output& out) {
-  out.line("{} NVFP4 and {} BF16 layers of {} experts, {} x {}, top {}", r.nvfp4_layers, r.bf16_layers,
-           r.experts, r.hidden, r.intermediate, r.top_k);
-  out.line("{} ranks: EP {} ({} experts each), TP {} (slice {})", p.ranks, p.ep, r.experts / p.ep, p.tp,
-           plan.slice);
+  out.line("{} and {} of {}, {} x {}, top {}", counted(r.nvfp4_layers, "NVFP4 layer"),
+           counted(r.bf16_layers, "BF16 layer"), counted(r.experts, "expert"), r.hidden, r.intermediate,
+           r.top_k);
+  out.line("{}: EP {} ({} each), TP {} (slice {})", counted(p.ranks, "rank"), p.ep,
+           counted(r.experts / p.ep, "expert"), p.tp, plan.slice);
+  if (!p.no_tp.empty()) out.line("EP alone: expert TP is not possible: {}", p.no_tp);
   out.line("legal tp  {}", fmt::join(layout::legal_tp(r.intermediate), ", "));
   out.line("legal ep  {}", fmt::join(legal_ep(r.experts), ", "));
   out.line("");
@@ -178,8 +200,9 @@ void print(const decode::MemoryRequest& r, const Placement& p, const decode::Mem
   out.line("  load     {:>18}  {:>12}  stock experts", plan.load, bytes_text(plan.load));
   out.line("  reshard  {:>18}  {:>12}  and sliced experts, and at most one packed kind ({})", plan.reshard,
            bytes_text(plan.reshard), bytes_text(plan.packed));
-  out.line("  steady   {:>18}  {:>12}  stock and sliced experts, and buffers of {} tokens on backend {} ({})",
-           plan.steady, bytes_text(plan.steady), r.tokens, r.backend, bytes_text(plan.buffers));
+  out.line("  steady   {:>18}  {:>12}  stock and sliced experts, and buffers of {} on backend {} ({})",
+           plan.steady, bytes_text(plan.steady), counted(r.tokens, "token"), r.backend,
+           bytes_text(plan.buffers));
 }
 
 void run(const Options& o, Context& context) {
@@ -212,6 +235,7 @@ void run(const Options& o, Context& context) {
        {"ranks", p.ranks},
        {"ep", p.ep},
        {"tp", p.tp},
+       {"tp_not_possible", p.no_tp.empty() ? Json() : Json(p.no_tp)},
        {"experts_per_rank", r.experts / p.ep},
        {"slice", plan.slice},
        {"legal_tp", layout::legal_tp(r.intermediate)},
@@ -227,23 +251,29 @@ void run(const Options& o, Context& context) {
 void add_plan(CLI::App& app, Context& context) {
   auto o = std::make_shared<Options>();
   CLI::App* command = add_command(app, context, "plan", "Bytes per rank, EP and TP, and which tp is legal");
-  command->add_option("CKPT", o->path,
-                      "Model directory or config.json; not needed where the sizes are given");
-  command->add_option("--ranks", o->ranks, "Ranks: sets ep and tp where they are not given")
-      ->check(whole_number());
-  command->add_option("--tp", o->tp, "Ranks that share each expert as slices; 1: EP alone");
-  command->add_option("--ep", o->ep, "Ranks that share the experts whole")->check(whole_number());
-  command->add_option("--experts", o->experts, "Experts, E")->check(whole_number());
-  command->add_option("--hidden", o->hidden, "Expert input and output width, H")->check(whole_number());
-  command->add_option("--intermediate", o->intermediate, "Intermediate width, I")->check(whole_number());
+  command->add_option("CKPT", o->path, "Model directory or config.json; not needed where the sizes are given")
+      ->check(not_empty());
+  command
+      ->add_option("--ranks", o->ranks,
+                   "Ranks: sets ep and tp where they are not given (EP alone where nothing can be cut so)")
+      ->transform(whole_number(1, most_count));
+  command->add_option("--tp", o->tp, "Ranks that share each expert as slices; 1: EP alone")
+      ->transform(whole_number(1, most_count));
+  command->add_option("--ep", o->ep, "Ranks that share the experts whole")
+      ->transform(whole_number(1, most_count));
+  command->add_option("--experts", o->experts, "Experts, E")->transform(whole_number(1, most_size));
+  command->add_option("--hidden", o->hidden, "Expert input and output width, H")
+      ->transform(whole_number(1, most_size));
+  command->add_option("--intermediate", o->intermediate, "Intermediate width, I")
+      ->transform(whole_number(1, most_size));
   command
       ->add_option("--layers", o->layers,
                    "Layers with routed experts, NVFP4 unless --bf16-layers says otherwise")
-      ->check(whole_number());
-  command->add_option("--bf16-layers", o->bf16_layers, "Which of them are BF16, such as 0,61");
-  command->add_option("--top-k", o->top_k, "Experts per token, K")->check(whole_number());
+      ->transform(whole_number(1, most_count));
+  command->add_option("--bf16-layers", o->bf16_layers, "Which of them are BF16, such as 0,61; none for none");
+  command->add_option("--top-k", o->top_k, "Experts per token, K")->transform(whole_number(1, most_size));
   command->add_option("--batch", o->tokens, "Tokens of the largest step")
-      ->check(whole_number())
+      ->transform(whole_number(1, decode::most_tokens))
       ->capture_default_str();
   add_op_options(*command, o->op);
   command->callback([o, &context] { run(*o, context); });

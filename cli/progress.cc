@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <utility>
 
 namespace kerf::cli {
 
@@ -15,8 +14,8 @@ constexpr int bar_width = 30;
 
 }  // namespace
 
-ProgressBar::ProgressBar(const Context& context, std::string what)
-    : context_(context), what_(std::move(what)), terminal_(isatty(STDERR_FILENO) == 1), last_(Clock::now()) {}
+ProgressBar::ProgressBar(const Context& context, const std::string& what)
+    : context_(context), what_(printable(what)), terminal_(isatty(STDERR_FILENO) == 1), last_(Clock::now()) {}
 
 ProgressBar::~ProgressBar() {
   if (shown_) std::fputs("\r\033[K", stderr);
@@ -38,6 +37,12 @@ void ProgressBar::update(std::int64_t done, std::int64_t total) {
                           std::string(static_cast<std::size_t>(bar_width - filled), '.');
   std::fputs(fmt::format("\r{} [{}] {:3.0f} %", what_, bar, 100 * part).c_str(), stderr);
   shown_ = true;
+}
+
+void Stopwatch::lap(std::string_view stage) {
+  const Clock::time_point now = Clock::now();
+  context_.log.debug(fmt::format("{}: {:.3f} s", stage, std::chrono::duration<double>(now - last_).count()));
+  last_ = now;
 }
 
 }  // namespace kerf::cli

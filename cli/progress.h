@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "cli/context.h"
 
@@ -13,7 +14,7 @@ namespace kerf::cli {
 
 class ProgressBar {
  public:
-  ProgressBar(const Context& context, std::string what);
+  ProgressBar(const Context& context, const std::string& what);
   ~ProgressBar();  // clears the bar
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
@@ -32,6 +33,20 @@ class ProgressBar {
   bool shown_ = false;
   Clock::time_point last_;
   std::mutex mutex_;
+};
+
+// What a stage of a command took, for --verbose.
+class Stopwatch {
+ public:
+  explicit Stopwatch(const Context& context) : context_(context) {}
+  // The time since the last lap, or since this was made.
+  void lap(std::string_view stage);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  const Context& context_;
+  Clock::time_point last_ = Clock::now();
 };
 
 }  // namespace kerf::cli

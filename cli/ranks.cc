@@ -1,24 +1,45 @@
 #include "cli/ranks.h"
 
+#include <algorithm>
 #include <chrono>
+#include <string_view>
+#include <vector>
+
+#include "cli/options.h"
 
 namespace kerf::cli {
 
 namespace {
 
 constexpr int most_ranks = 4096;
+constexpr int most_timeout = 86'400;  // seconds
 
 // Parts that this program could have and does not.
 void check_built(const RankOptions& options) {
-  if (options.group != "local")
-    throw Error(
-        ErrorKind::unsupported,
-        fmt::format(
-            "--group {}: not built; this build has the group 'local' (ranks are threads of one process)",
-            options.group));
-  if (options.device != "cpu")
-    throw Error(ErrorKind::device,
-                fmt::format("--device {}: not built; this build has the device 'cpu'", options.device));
+  for (const Part& part : optional_parts())
+    if (part.absent && (part.name == options.group || part.name == options.device))
+      throw Error(part.absent->kind,
+                  fmt::format("--{} {}: {}; it has the {} '{}'", part.what, part.name, part.absent->text,
+                              part.what, part.what == "group" ? "local" : "cpu"));
+}
+
+// "scalar" for "cpu:scalar": what KERF_ISA may say here.
+std::vector<std::string> instruction_sets() {
+  constexpr std::string_view prefix = "cpu:";
+  std::vector<std::string> out;
+  for (const std::string& name : op::backend_names())
+    if (name.starts_with(prefix)) out.push_back(name.substr(prefix.size()));
+  return out;
+}
+
+std::optional<int> timeout() { return env_positive("KERF_TIMEOUT", most_timeout); }
+
+// The names of a list of parts of one kind, after `first`.
+std::string names_of(const std::string& first, std::string_view what) {
+  std::string text = first;
+  for (const Part& part : optional_parts())
+    if (part.what == what) text += fmt::format(", {}{}", part.name, part.absent ? " (not built)" : "");
+  return text;
 }
 
 }  // namespace
@@ -29,25 +50,34 @@ void add_op_options(CLI::App& command, RankOptions& options) {
                   "What NVFP4 experts are given: nvfp4 (quantised rows, W4A4) or bf16 (W4A16)")
       ->capture_default_str()
       ->check(CLI::IsMember({"nvfp4", "bf16"}));
-  command.add_option("--backend", options.backend,
-                     fmt::format("Backend of the op: {} [cpu]", fmt::join(op::backend_names(), ", ")));
+  command
+      .add_option("--backend", options.backend,
+                  fmt::format("Backend of the op: {} [cpu]", fmt::join(op::backend_names(), ", ")))
+      ->check(not_empty());
 }
 
 void add_rank_options(CLI::App& command, RankOptions& options) {
   command.add_option("--ranks", options.ranks, "Ranks")
       ->capture_default_str()
-      ->check(CLI::Range(1, most_ranks));
-  command.add_option("--group", options.group, "How ranks talk: local, mpi, nccl")
+      ->transform(whole_number(1, most_ranks));
+  command.add_option("--group", options.group, "How ranks talk: " + names_of("local", "group"))
       ->capture_default_str()
       ->check(CLI::IsMember({"local", "mpi", "nccl"}));
-  command.add_option("--device", options.device, "Where experts are: cpu, cuda")
+  command.add_option("--device", options.device, "Where experts are: " + names_of("cpu", "device"))
       ->capture_default_str()
       ->check(CLI::IsMember({"cpu", "cuda"}));
   add_op_options(command, options);
   command
       .add_option("--threads", options.threads,
                   "Worker threads of all ranks together [KERF_THREADS, or all cores]")
-      ->check(CLI::Range(1, 1 << 16));
+      ->transform(whole_number(1, most_threads));
+}
+
+void check_rank_options(const RankOptions& options) {
+  check_built(options);
+  (void)backend_of(options);
+  (void)timeout();
+  if (options.threads == 0) (void)Context::threads();
 }
 
 op::Input input_of(const RankOptions& options) {
@@ -56,15 +86,19 @@ op::Input input_of(const RankOptions& options) {
 
 std::string backend_of(const RankOptions& options) {
   if (!options.backend.empty()) return options.backend;
-  if (const auto isa = env_value("KERF_ISA")) return "cpu:" + *isa;
-  return "cpu";
+  const auto isa = env_value("KERF_ISA");
+  if (!isa) return "cpu";
+  const std::vector<std::string> known = instruction_sets();
+  if (std::find(known.begin(), known.end(), *isa) == known.end())
+    throw Error(ErrorKind::usage, fmt::format("KERF_ISA is '{}', wanted one that this CPU has: {}", *isa,
+                                              fmt::join(known, ", ")));
+  return "cpu:" + *isa;
 }
 
 void run_ranks(const RankOptions& options, const Context& context,
                const std::function<void(const decode::Rank&)>& body) {
-  check_built(options);
   comm::LocalOptions local;
-  if (const auto seconds = env_positive("KERF_TIMEOUT")) local.timeout = std::chrono::seconds(*seconds);
+  if (const auto seconds = timeout()) local.timeout = std::chrono::seconds(*seconds);
   const int threads =
       threads_per_rank(options.threads > 0 ? options.threads : Context::threads(), options.ranks);
   comm::run_local(options.ranks, local, [&](comm::Group& group) {

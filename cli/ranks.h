@@ -23,7 +23,11 @@ void add_rank_options(CLI::App& command, RankOptions& options);
 // Of them, those that say how the op runs: --act and --backend.
 void add_op_options(CLI::App& command, RankOptions& options);
 
-// What the words mean. Errors: usage, or what is not built (unsupported for a group, device for a device).
+// Before any work: what this program lacks (unsupported for a group, device for a device), and what the
+// environment says wrong (usage).
+void check_rank_options(const RankOptions& options);
+
+// What the words mean. Error{usage} for an instruction set in KERF_ISA that this CPU lacks.
 op::Input input_of(const RankOptions& options);
 std::string backend_of(const RankOptions& options);
 

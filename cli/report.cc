@@ -2,10 +2,6 @@
 
 namespace kerf::cli {
 
-std::string counted(std::int64_t n, std::string_view noun) {
-  return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s");
-}
-
 Json faults_json(const checkpoint::Faults& faults) {
   Json list = Json::array();
   for (const checkpoint::FaultGroup& group : faults.groups())

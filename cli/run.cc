@@ -1,8 +1,12 @@
 // kerf run: sends recorded inputs through a layer, to set kerf's rows beside those of another engine.
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <system_error>
 
 #include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/progress.h"
 #include "cli/ranks.h"
 
 namespace kerf::cli {
@@ -58,13 +62,43 @@ void report(const Options& o, const decode::LayerInputs& inputs, const decode::L
                       {"y_sha256", digest.hex()}});
     return;
   }
-  context.out.line("{}: y BF16 [{}, {}] of layer {} from {} and {}, {} on {} ranks, SHA-256 {}", o.out,
-                   r.tokens, r.hidden, o.layer, inputs.rows_name, inputs.routes_name, o.mode, o.ranks.ranks,
-                   digest.hex());
+  context.out.line("{}: y BF16 [{}, {}] of layer {} from {} and {}, {} on {}, SHA-256 {}", o.out, r.tokens,
+                   r.hidden, o.layer, inputs.rows_name, inputs.routes_name, o.mode,
+                   counted(o.ranks.ranks, "rank"), digest.hex());
+}
+
+namespace fs = std::filesystem;
+
+bool same(const fs::path& a, const fs::path& b) {
+  std::error_code missing;
+  return fs::equivalent(a, b, missing);  // device and inode
+}
+
+// The output takes the place of what has its name: that must be none of the files that are read.
+void check_output(const Options& o, const checkpoint::Checkpoint& from) {
+  const fs::path out = checkpoint::check_writable(o.out);
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::usage, fmt::format("--out {}: {}; wanted a file of its own", o.out, what));
+  };
+  if (same(out, o.in)) refuse("it is the file that --in reads");
+  std::error_code ignored;
+  const fs::path directory = out.has_parent_path() ? out.parent_path() : ".";
+  for (fs::path at = fs::canonical(directory, ignored); !at.empty(); at = at.parent_path()) {
+    if (same(at, from.directory())) refuse(fmt::format("it lies inside the checkpoint {}", o.checkpoint));
+    if (at == at.root_path()) break;
+  }
+  // Shards may be links to files elsewhere.
+  for (fs::directory_iterator it(from.directory(), ignored), end; !ignored && it != end;
+       it.increment(ignored))
+    if (same(out, it->path())) refuse(fmt::format("it is the checkpoint's file {}", it->path().string()));
 }
 
 void run(const Options& o, Context& context) {
+  check_rank_options(o.ranks);
+  (void)checkpoint::check_writable(o.out);
+  Stopwatch time(context);
   const auto from = checkpoint::Checkpoint::open(o.checkpoint);
+  check_output(o, from);
   for (const std::string& note : from.notes()) context.log.info(note);
   const checkpoint::ModelConfig& config = from.config();
   const auto file = checkpoint::SafetensorsFile::open(o.in);
@@ -73,6 +107,8 @@ void run(const Options& o, Context& context) {
   if (!inputs.ignored.empty())
     context.log.info(fmt::format("{}: not used: {}", o.in, fmt::join(inputs.ignored, ", ")));
 
+  time.lap("reading the inputs");
+
   const decode::LayerOptions options{o.layer, o.mode == "tp" ? decode::Mode::tp : decode::Mode::ep,
                                      input_of(o.ranks), backend_of(o.ranks), o.unfinalized};
   std::optional<decode::LayerResult> result;
@@ -80,7 +116,9 @@ void run(const Options& o, Context& context) {
     decode::LayerResult mine = decode::run_layer(from, options, inputs, rank);
     if (rank.group.rank() == 0) result = std::move(mine);
   });
+  time.lap("running the layer");
   checkpoint::write_safetensors(o.out, tensors_of(*result));
+  time.lap("writing the output");
   report(o, inputs, *result, context);
 }
 
@@ -89,15 +127,22 @@ void run(const Options& o, Context& context) {
 void add_run(CLI::App& app, Context& context) {
   auto o = std::make_shared<Options>();
   CLI::App* command = add_command(app, context, "run", "One layer on given inputs");
-  command->add_option("CKPT", o->checkpoint, "Model directory")->required();
-  command->add_option("--layer", o->layer, "Layer")->required();
+  command->add_option("CKPT", o->checkpoint, "Model directory")->required()->check(not_empty());
+  command->add_option("--layer", o->layer, "Layer")->required()->transform(whole_number(0, most_count));
   command
       ->add_option(
           "--in", o->in,
           "safetensors with x (BF16 or F32 [T, H]) or a (U8 [T, H/2]) and a_sf (F8_E4M3 [T, H/16]); and "
           "topk_ids (I32 [T, K]) and topk_weights (F32 [T, K]), or router_logits (F32 [T, E])")
-      ->required();
-  command->add_option("--out", o->out, "safetensors to write: y BF16 [T, H]")->required();
+      ->required()
+      ->check(not_empty());
+  command
+      ->add_option(
+          "--out", o->out,
+          "safetensors to write: y BF16 [T, H]; a new name, or a regular file to replace (the file itself "
+          "where a symlink leads to one)")
+      ->required()
+      ->check(not_empty());
   command->add_flag("--unfinalized", o->unfinalized,
                     "Also each rank R's rows.R (BF16), map.R (I32) and weights.R (F32)");
   command->add_option("--mode", o->mode, "ep or tp")

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 
@@ -16,7 +17,7 @@ struct Options {
   std::string directory;
   std::string model = "muse-spark";
   std::optional<std::int64_t> experts, hidden, intermediate, layers, top_k;
-  std::optional<std::string> bf16_layers;
+  std::optional<std::string> bf16_layers;  // "none" for none
   std::uint64_t seed = 1;
 };
 
@@ -60,11 +61,12 @@ void run(const Options& o, Context& context) {
                       {"seconds", seconds}});
     return;
   }
-  context.out.line("{}: {}, {} layers (BF16: {}), {} experts of {} x {}, top {}, seed {}", o.directory,
-                   tools::name(s.model), s.layers, ranges_text(s.bf16_layers), s.experts, s.hidden,
-                   s.intermediate, s.top_k, s.seed);
-  context.out.line("{} in {} tensors, {} shards, {:.2f} s ({:.0f} MB/s)", bytes_text(r.bytes), r.tensors,
-                   r.shards, seconds, static_cast<double>(r.bytes) / 1e6 / std::max(seconds, 1e-9));
+  context.out.line("{}: {}, {} (BF16: {}), {} of {} x {}, top {}, seed {}", o.directory, tools::name(s.model),
+                   counted(s.layers, "layer"), ranges_text(s.bf16_layers), counted(s.experts, "expert"),
+                   s.hidden, s.intermediate, s.top_k, s.seed);
+  context.out.line("{} in {}, {}, {:.2f} s ({:.0f} MB/s)", bytes_text(r.bytes), counted(r.tensors, "tensor"),
+                   counted(r.shards, "shard"), seconds,
+                   static_cast<double>(r.bytes) / 1e6 / std::max(seconds, 1e-9));
 }
 
 }  // namespace
@@ -72,23 +74,30 @@ void run(const Options& o, Context& context) {
 void add_synth(CLI::App& app, Context& context) {
   auto o = std::make_shared<Options>();
   CLI::App* command = add_command(app, context, "synth", "Write a checkpoint of any shape");
-  command->add_option("DIR", o->directory, "Directory to write, new or empty")->required();
+  command->footer(
+      "A run that is stopped leaves files that do not open as a checkpoint, and a partial one (.tmp-*); the "
+      "next\n"
+      "run into the same directory replaces them.");
+  command->add_option("DIR", o->directory, "Directory to write, new or empty")
+      ->required()
+      ->check(not_empty());
   command
       ->add_option("--model", o->model,
                    fmt::format("Whose names and config: {}", fmt::join(tools::synth_model_names(), ", ")))
       ->capture_default_str();
   command->add_option("--experts", o->experts, "Experts, E [a size of the model that a laptop holds]")
-      ->check(whole_number());
+      ->transform(whole_number(1, most_count));
   command->add_option("--hidden", o->hidden, "Expert input and output width, H: a multiple of 128")
-      ->check(whole_number());
+      ->transform(whole_number(1, most_count));
   command->add_option("--intermediate", o->intermediate, "Intermediate width, I: a multiple of 64")
-      ->check(whole_number());
-  command->add_option("--layers", o->layers, "Layers, all with routed experts")->check(whole_number());
-  command->add_option("--top-k", o->top_k, "Experts per token, K")->check(whole_number());
+      ->transform(whole_number(1, most_count));
+  command->add_option("--layers", o->layers, "Layers, all with routed experts")
+      ->transform(whole_number(1, most_count));
+  command->add_option("--top-k", o->top_k, "Experts per token, K")->transform(whole_number(1, most_count));
   command->add_option("--bf16-layers", o->bf16_layers,
                       "Layers with BF16 experts, such as 0,61 or 0-3; none for none");
   command->add_option("--seed", o->seed, "The same seed gives the same bytes")
-      ->check(whole_number())
+      ->transform(seed_number())
       ->capture_default_str();
   command->callback([o, &context] { run(*o, context); });
 }

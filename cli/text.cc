@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <set>
 #include <string_view>
 
 #include "kerf/kerf.h"
@@ -13,12 +14,30 @@ namespace kerf::cli {
 
 namespace {
 
-constexpr std::int64_t most_listed = 1 << 20;  // numbers that one range may stand for
+// The number of bytes that the well-formed UTF-8 character at the start of `text` has, 0 where there is none.
+std::size_t character(std::string_view text) {
+  const auto at = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = at(0);
+  if (first < 0x80) return 1;
+  const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  if (first < 0xC2 || first > 0xF4 || text.size() < length) return 0;
+  for (std::size_t i = 1; i < length; ++i)
+    if ((at(i) & 0xC0U) != 0x80U) return 0;
+  // Encodings that are longer than needed, surrogates, and what lies beyond the last character.
+  if ((first == 0xE0 && at(1) < 0xA0) || (first == 0xED && at(1) > 0x9F) || (first == 0xF0 && at(1) < 0x90) ||
+      (first == 0xF4 && at(1) > 0x8F))
+    return 0;
+  return length;
+}
 
-// A number >= 0 and nothing else.
-bool parse(std::string_view text, std::int64_t& value) {
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return code == std::errc() && end == text.data() + text.size() && value >= 0;
+// Characters that steer a terminal: C0, DEL, C1, and those that turn the direction of the text around them.
+bool controls(std::string_view character) {
+  if (character.size() == 1) return static_cast<unsigned char>(character[0]) < 0x20 || character[0] == 0x7F;
+  if (character.size() == 2) return character[0] == '\xC2' && static_cast<unsigned char>(character[1]) < 0xA0;
+  constexpr std::array<std::string_view, 11> turning = {
+      "\xE2\x80\x8E", "\xE2\x80\x8F", "\xE2\x80\xAA", "\xE2\x80\xAB", "\xE2\x80\xAC", "\xE2\x80\xAD",
+      "\xE2\x80\xAE", "\xE2\x81\xA6", "\xE2\x81\xA7", "\xE2\x81\xA8", "\xE2\x81\xA9"};
+  return std::find(turning.begin(), turning.end(), character) != turning.end();
 }
 
 }  // namespace
@@ -48,23 +67,56 @@ std::string ranges_text(const std::vector<std::int64_t>& numbers) {
   return text;
 }
 
+std::string counted(std::int64_t count, std::string_view one) {
+  return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
+}
+
+std::string printable(std::string_view text, bool lines) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t length = std::max<std::size_t>(character(text), 1);
+    const std::string_view piece = text.substr(0, length);
+    const bool sound = character(text) > 0 && !controls(piece);
+    if (sound || (lines && piece == "\n"))
+      out += piece;
+    else
+      for (const char c : piece) out += fmt::format("\\x{:02X}", static_cast<unsigned char>(c));
+    text.remove_prefix(length);
+  }
+  return out;
+}
+
 std::vector<std::int64_t> parse_ranges(const std::string& text, const std::string& option) {
   std::vector<std::int64_t> numbers;
-  if (text.empty()) return numbers;
+  std::set<std::int64_t> seen;
+  const auto number = [&](std::string_view digits, std::string_view piece) {
+    std::int64_t value = 0;
+    const char* const end = digits.data() + digits.size();
+    const auto [last, code] = std::from_chars(digits.data(), end, value);
+    if (digits.empty() || digits[0] == '-' || code == std::errc::invalid_argument || last != end)
+      throw Error(ErrorKind::usage, fmt::format("{}: '{}' is not a number or a range such as 0-3 (in '{}')",
+                                                option, piece, text));
+    if (code != std::errc())
+      throw Error(ErrorKind::usage, fmt::format("{}: {} is too large a number", option, digits));
+    return value;
+  };
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const std::string_view piece = std::string_view(text).substr(begin, end - begin);
-    const std::size_t dash = piece.find('-');
-    std::int64_t first = 0;
-    std::int64_t last = 0;
-    const bool sound = dash == std::string_view::npos
-                           ? parse(piece, first) && parse(piece, last)
-                           : parse(piece.substr(0, dash), first) && parse(piece.substr(dash + 1), last);
-    if (!sound || last < first || last - first >= most_listed)
-      throw Error(ErrorKind::usage, fmt::format("{}: '{}' is not a number or a range such as 0-3 (in '{}')",
-                                                option, piece, text));
+    const std::size_t dash = piece.find('-', 1);
+    const std::int64_t first = number(piece.substr(0, dash), piece);
+    const std::int64_t last = dash == std::string_view::npos ? first : number(piece.substr(dash + 1), piece);
+    if (last < first)
+      throw Error(ErrorKind::usage, fmt::format("{}: '{}' runs backwards (in '{}')", option, piece, text));
+    if (last - first >= most_listed)
+      throw Error(ErrorKind::usage, fmt::format("{}: '{}' is too large, wanted at most {} numbers", option,
+                                                piece, most_listed));
     for (std::int64_t n = first; n <= last; ++n)
-      if (std::find(numbers.begin(), numbers.end(), n) == numbers.end()) numbers.push_back(n);
+      if (seen.insert(n).second) numbers.push_back(n);
+    if (numbers.size() > most_listed)
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}: the list is too large, wanted at most {} numbers", option, most_listed));
     begin = end + 1;
   }
   return numbers;

@@ -23,9 +23,9 @@ std::span<const BuildOption> build_options() {
 
 std::span<const Part> optional_parts() {
   static const std::array<Part, 3> table = {{
-      {"cuda", "device", Reason{ErrorKind::unsupported, "not built: KERF_CUDA is kept for a later version"}},
-      {"mpi", "group", Reason{ErrorKind::unsupported, "not built: KERF_MPI is kept for a later version"}},
-      {"nccl", "group", Reason{ErrorKind::unsupported, "not built: KERF_NCCL is kept for a later version"}},
+      {"cuda", "device", Reason{ErrorKind::device, "not built: this version has no CUDA backend"}},
+      {"mpi", "group", Reason{ErrorKind::unsupported, "not built: this version has no MPI group"}},
+      {"nccl", "group", Reason{ErrorKind::unsupported, "not built: this version has no NCCL group"}},
   }};
   return table;
 }

@@ -22,11 +22,11 @@ struct BuildOption {
 };
 std::span<const BuildOption> build_options();
 
-// A part that a build may lack.
+// A part that a build may lack. The reason is what every refusal of the part says.
 struct Part {
   std::string_view name;
-  std::string_view what;
-  Verdict absent;  // nothing: it is here
+  std::string_view what;  // "device" or "group"
+  Verdict absent;         // nothing: it is here
 };
 std::span<const Part> optional_parts();
 

@@ -17,13 +17,13 @@ std::optional<std::string> env_value(std::string_view name) {
   return std::string(value);
 }
 
-std::optional<int> env_positive(std::string_view name) {
+std::optional<int> env_positive(std::string_view name, int most) {
   const auto text = env_value(name);
   if (!text) return std::nullopt;
   int value = 0;
   const auto [end, code] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (code != std::errc() || end != text->data() + text->size() || value < 1)
-    fail(ErrorKind::usage, "{} is '{}', wanted a positive integer", name, *text);
+  if (code != std::errc() || end != text->data() + text->size() || value < 1 || value > most)
+    fail(ErrorKind::usage, "{} is '{}', wanted a whole number from 1 to {}", name, *text, most);
   return value;
 }
 

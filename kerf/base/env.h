@@ -24,7 +24,8 @@ inline constexpr std::array<EnvVariable, 3> env_table = {{
 // The variable's value, nothing where it is unset or empty. Asking for a name outside the table is a bug.
 std::optional<std::string> env_value(std::string_view name);
 
-// The variable as a positive integer; Error{usage} that names the variable for anything else.
-std::optional<int> env_positive(std::string_view name);
+// The variable as a whole number from 1 to `most`, in decimal digits; Error{usage} that names the variable
+// for anything else.
+std::optional<int> env_positive(std::string_view name, int most);
 
 }  // namespace kerf

@@ -48,8 +48,9 @@ using Verdict = std::optional<Reason>;
 // Throws the verdict's reason as an Error; does nothing for "supported".
 void require(const Verdict& verdict);
 
-// Runs `step` and turns what it throws into a verdict (Error: its own kind; std::bad_alloc: memory; anything
-// else: bug). This is how a rank keeps a failure of its own until all ranks have agreed on it.
+// Runs `step` and turns what it throws into a verdict: an Error's own kind; memory for std::bad_alloc and for
+// a std::system_error that says that there is no memory or no thread; bug for anything else, std::exception
+// or not. This is how a rank keeps a failure of its own until all ranks have agreed on it.
 Verdict attempt(const std::function<void()>& step);
 
 }  // namespace kerf

@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <stdexcept>
+#include <string_view>
 
+#include "kerf/base/format.h"
 #include "kerf/base/fp_guard.h"
 #include "kerf/base/threads.h"
 
@@ -30,6 +33,19 @@ int allowed(int threads) {
   return std::min(threads, static_cast<int>(Limit::active_value(Limit::max_allowed_parallelism)));
 }
 
+// oneTBB reports a thread that it cannot make as a std::runtime_error whose words alone say so.
+template <typename Step>
+void without_threads_no_memory(Step step) {
+  try {
+    step();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::runtime_error& e) {
+    if (std::string_view(e.what()).find("pthread_create") == std::string_view::npos) throw;
+    fail(ErrorKind::memory, "no more threads: {}", e.what());
+  }
+}
+
 }  // namespace
 
 struct Workers::Pool {
@@ -40,7 +56,7 @@ struct Workers::Pool {
 
 Workers::Workers(int threads) {
   check_threads(threads);
-  pool_ = std::make_shared<Pool>(threads);
+  without_threads_no_memory([&] { pool_ = std::make_shared<Pool>(threads); });
 }
 
 int Workers::size() const noexcept { return pool_->arena.max_concurrency(); }
@@ -52,14 +68,16 @@ void Workers::for_each(std::size_t tasks, FunctionRef<void(std::size_t, int)> ta
     for (std::size_t i = 0; i < tasks; ++i) task(i, 0);
     return;
   }
-  pool_->arena.execute([&] {
-    tbb::parallel_for(
-        std::size_t{0}, tasks,
-        [&](std::size_t i) {
-          const FpGuard guard;
-          task(i, tbb::this_task_arena::current_thread_index());
-        },
-        tbb::simple_partitioner{});
+  without_threads_no_memory([&] {
+    pool_->arena.execute([&] {
+      tbb::parallel_for(
+          std::size_t{0}, tasks,
+          [&](std::size_t i) {
+            const FpGuard guard;
+            task(i, tbb::this_task_arena::current_thread_index());
+          },
+          tbb::simple_partitioner{});
+    });
   });
 }
 

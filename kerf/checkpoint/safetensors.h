@@ -73,8 +73,8 @@ struct NamedShape {
 };
 class SafetensorsWriter {
  public:
-  // Writes the header. Error{usage} where the file cannot be written (also from append
-  // and finish): the path is the caller's.
+  // Writes the header. Errors of check_writable(); Error{usage} where the file cannot be written (also from
+  // append and finish): the path is the caller's.
   SafetensorsWriter(const std::filesystem::path& path, std::span<const NamedShape> tensors);
   ~SafetensorsWriter();  // removes the temporary unless finish() was called
   SafetensorsWriter(const SafetensorsWriter&) = delete;
@@ -87,13 +87,15 @@ class SafetensorsWriter {
   void finish();
 
  private:
-  friend void check_writable(const std::filesystem::path& path);
+  friend std::filesystem::path check_writable(const std::filesystem::path& path);
   struct State;
   std::unique_ptr<State> state_;
 };
 
-// Error{usage} where a file cannot be written there: makes the temporary that a writer would, and removes it.
-void check_writable(const std::filesystem::path& path);
+// Where a file that is written as `path` goes: `path` itself, or what it leads to where it is a symlink.
+// Error{usage} that names it and says why where that is there and not a regular file, is read-only, or has no
+// directory to be in that can be written to (the temporary that a writer would make is made, and removed).
+std::filesystem::path check_writable(const std::filesystem::path& path);
 
 // Writes a small file in one call. Error{usage} as SafetensorsWriter.
 void write_safetensors(const std::filesystem::path& path,

@@ -28,6 +28,24 @@ std::string quoted(const std::string& name) {
   }
 }
 
+const char* kind_of(const std::filesystem::file_status& status) {
+  using std::filesystem::file_type;
+  switch (status.type()) {
+    case file_type::directory:
+      return "a directory";
+    case file_type::block:
+      return "a block device";
+    case file_type::character:
+      return "a character device";
+    case file_type::fifo:
+      return "a FIFO";
+    case file_type::socket:
+      return "a socket";
+    default:
+      return "of an unknown kind";
+  }
+}
+
 // The JSON text, padded with spaces so that the data begins at a multiple of 8.
 std::string header_text(std::span<const NamedShape> tensors, std::int64_t& data_bytes) {
   std::string text = R"({"__metadata__": {"format": "pt"})";
@@ -44,6 +62,37 @@ std::string header_text(std::span<const NamedShape> tensors, std::int64_t& data_
   text += '}';
   text.append((kAlign - text.size() % kAlign) % kAlign, ' ');
   return text;
+}
+
+// What is to be replaced, at the end of all symlinks. Looks, and changes nothing.
+std::filesystem::path target_of(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  constexpr int most_links = 40;  // as Linux follows
+  if (path.empty()) fail(ErrorKind::usage, "a file without a name cannot be written");
+  std::error_code error;
+  fs::path target = path;
+  for (int links = 0; fs::is_symlink(fs::symlink_status(target, error)); ++links) {
+    const fs::path next = fs::read_symlink(target, error);
+    if (error || links == most_links)
+      fail(ErrorKind::usage, "{}: a symlink that leads nowhere, wanted a file to write", path.string());
+    target = target.parent_path() / next;
+  }
+  const std::string via = target == path ? std::string() : fmt::format(" (leads to {})", target.string());
+  const fs::file_status status = fs::status(target, error);
+  if (fs::exists(status)) {
+    if (!fs::is_regular_file(status))
+      fail(ErrorKind::usage, "{}{}: it is {}, wanted a regular file or a new name", path.string(), via,
+           kind_of(status));
+    // Whoever may write anything anywhere still means a file without a write bit to stay as it is.
+    const bool any = (status.permissions() & (fs::perms::owner_write | fs::perms::group_write |
+                                              fs::perms::others_write)) != fs::perms::none;
+    if (!any || ::access(target.c_str(), W_OK) != 0)
+      fail(ErrorKind::usage, "{}{}: it is read-only, wanted a file that may be replaced", path.string(), via);
+  }
+  const fs::path directory = target.has_parent_path() ? target.parent_path() : ".";
+  if (!fs::is_directory(directory, error))
+    fail(ErrorKind::usage, "{}{}: there is no directory {}", path.string(), via, directory.string());
+  return target;
 }
 
 }  // namespace
@@ -64,8 +113,6 @@ struct SafetensorsWriter::State {
   // A name of its own beside the target, so that two writers never share one and the rename stays on one
   // file system.
   void open() {
-    std::error_code ignored;
-    if (std::filesystem::is_directory(target, ignored)) broken("write", EISDIR);
     for (int i = 0;; ++i) {
       temporary = target;
       temporary += fmt::format(".tmp-{}-{}", ::getpid(), i);
@@ -113,7 +160,7 @@ struct SafetensorsWriter::State {
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::span<const NamedShape> tensors)
     : state_(std::make_unique<State>()) {
-  state_->target = path;
+  state_->target = target_of(path);
   const std::string text = header_text(tensors, state_->promised);
   state_->open();
   try {
@@ -149,11 +196,12 @@ void SafetensorsWriter::finish() {
   state_->sync_directory();
 }
 
-void check_writable(const std::filesystem::path& path) {
+std::filesystem::path check_writable(const std::filesystem::path& path) {
   SafetensorsWriter::State state;
-  state.target = path;
+  state.target = target_of(path);
   state.open();
   state.remove_temporary();
+  return state.target;
 }
 
 void write_safetensors(const std::filesystem::path& path,

@@ -145,6 +145,15 @@ Outcome run_body(Group& group, const std::function<void(Group&)>& body) noexcept
   return outcome;
 }
 
+// Threads are made of memory, and so is a text that says more than that there is none.
+Reason no_thread(int rank, int ranks, const std::exception& error) noexcept {
+  try {
+    return because(ErrorKind::memory, "no thread for rank {} of {}: {}", rank, ranks, error.what());
+  } catch (...) {
+    return {ErrorKind::memory, "out of memory"};  // short: stored in place
+  }
+}
+
 // The error to report: a rank's own before one that only says that the group failed; the lowest rank's.
 Verdict root_cause(const std::vector<Outcome>& outcomes) {
   Verdict found;
@@ -180,8 +189,7 @@ void run_local(int ranks, const LocalOptions& options, const std::function<void(
           meeting.leave(r, outcomes[at].reason ? std::string_view(outcomes[at].reason->text) : "");
         });
       } catch (const std::exception& error) {
-        outcomes[at].reason =
-            because(ErrorKind::memory, "no thread for rank {} of {}: {}", r, ranks, error.what());
+        outcomes[at].reason = no_thread(r, ranks, error);
         meeting.leave(r, outcomes[at].reason->text);
         break;
       }

@@ -161,6 +161,9 @@ Report run(const checkpoint::Checkpoint& from, const Options& options, const Ran
   report.ranks = rank.group.size();
   report.group = rank.group.name();
   report.backend = options.build.backend;
+  const std::span<const Layer> layers = runtime.layers();
+  if (std::any_of(layers.begin(), layers.end(), [](const Layer& l) { return l.input == op::Input::nvfp4; }))
+    report.input = op::Input::nvfp4;
   report.reshard = runtime.sharding();
   report.probe_limit = options.probe.limit;
   report.tactic = tactic_of(runtime, options.batches.front());

@@ -60,6 +60,8 @@ struct Report {
   int ranks = 0;
   std::string group;
   std::string backend;
+  // What NVFP4 layers ran on: quantised rows in any of them, or bf16 (also where there is no such layer).
+  op::Input input = op::Input::bf16;
   std::optional<ShardReport> reshard;
   double probe_limit = 0;
   TacticReport tactic;

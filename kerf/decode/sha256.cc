@@ -10,8 +10,9 @@ namespace kerf::decode {
 
 namespace {
 
+// These calls have no input that could be wrong: what fails is an allocation within.
 void check(int returned) {
-  if (returned != 1) fail(ErrorKind::bug, "libcrypto refused a SHA-256 operation");
+  if (returned != 1) fail(ErrorKind::memory, "libcrypto could not do a SHA-256 operation");
 }
 
 struct Free {

@@ -67,6 +67,8 @@ ShardReport shard(std::span<Layer> layers, const ShardOptions& options, const Ra
     seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     report.bytes_per_rank += layer.sliced->bytes();
     const double value = probe(layer, options.probe, rank);
+    if (rank.group.rank() == 0)
+      rank.log.debug(fmt::format("layer {}: probe rel L2 {:.6f}", layer.index, value));
     report.min_rel_l2 = std::min(report.min_rel_l2, value);
     report.max_rel_l2 = std::max(report.max_rel_l2, value);
     if (options.progress) options.progress(++done, report.nvfp4_layers);

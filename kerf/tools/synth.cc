@@ -27,6 +27,9 @@ constexpr const char* partial = ".partial";
 constexpr std::array<const char*, 4> config_names = {"config.json", "hf_quant_config.json", index_name,
                                                      marker_name};
 
+// A shard's header, some 200 bytes a tensor, must stay below the 100 MB that a reader takes.
+constexpr std::size_t most_tensors = std::size_t{1} << 18;
+
 constexpr std::int64_t most = (std::int64_t{1} << 20) + 1;  // what a config may say
 
 struct ModelSize {
@@ -37,7 +40,7 @@ struct ModelSize {
 };
 constexpr std::array<ModelSize, 3> sizes = {{
     {SynthModel::muse_spark, "muse-spark", 64, 1024, 512, 4, 8, true},
-    {SynthModel::qwen3_moe, "qwen3-moe", 32, 512, 192, 4, 8, false},
+    {SynthModel::qwen3_moe, "qwen3-moe", 32, 512, 768, 4, 8, false},
     {SynthModel::tiny, "tiny", 8, 256, 128, 2, 2, false},
 }};
 
@@ -100,6 +103,11 @@ void claim(const fs::path& directory) {
       fail(ErrorKind::usage,
            "{} holds {}, which kerf synth did not write: give a new or empty directory, nothing was changed",
            directory.string(), name);
+  for (const std::string& name : names) {
+    if (fs::is_regular_file(fs::symlink_status(directory / name, error))) continue;
+    fail(ErrorKind::usage, "{} is no regular file, so kerf synth did not write it: nothing was changed",
+         (directory / name).string());
+  }
   // The index and the configs first: from here on the directory does not open as a checkpoint.
   for (const char* name : {index_name, "config.json", "hf_quant_config.json"})
     fs::remove(directory / name, error);
@@ -120,7 +128,8 @@ std::vector<Shard> shards_of(const SynthOptions& options) {
   for (std::int64_t layer = 0; layer < options.layers; ++layer)
     for (internal::SynthTensor& t : internal::layer_tensors(options, layer)) {
       const std::int64_t bytes = t.bytes();
-      if (!shards.back().tensors.empty() && shards.back().bytes + bytes > options.shard_bytes)
+      if (!shards.back().tensors.empty() &&
+          (shards.back().bytes + bytes > options.shard_bytes || shards.back().tensors.size() == most_tensors))
         shards.emplace_back();
       shards.back().bytes += bytes;
       shards.back().tensors.push_back(std::move(t));
@@ -226,9 +235,11 @@ Verdict unsupported(const SynthOptions& o) {
   return std::nullopt;
 }
 
-SynthReport synth(const fs::path& directory, const SynthOptions& options, const Workers& workers,
+SynthReport synth(const fs::path& directory, const SynthOptions& wanted, const Workers& workers,
                   const Progress& progress) {
-  require(unsupported(options));
+  require(unsupported(wanted));
+  SynthOptions options = wanted;
+  std::sort(options.bf16_layers.begin(), options.bf16_layers.end());
   claim(directory);
   write_text(directory / marker_name, "This directory was written by kerf synth, which may replace it.\n");
 
@@ -238,7 +249,7 @@ SynthReport synth(const fs::path& directory, const SynthOptions& options, const 
   for (const Shard& shard : shards) report.bytes += shard.bytes;
 
   Streamer streamer(workers, progress, report.bytes);
-  nlohmann::ordered_json map = nlohmann::ordered_json::object();
+  nlohmann::json map = nlohmann::json::object();  // a tree: an ordered_json looks at every key each time
   for (std::size_t s = 0; s < shards.size(); ++s) {
     const std::string file = fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size());
     std::vector<checkpoint::NamedShape> shapes;
@@ -255,8 +266,7 @@ SynthReport synth(const fs::path& directory, const SynthOptions& options, const 
 
   write_text(directory / "hf_quant_config.json", internal::quant_config_json(options));
   write_text(directory / "config.json", internal::config_json(options));
-  const nlohmann::ordered_json index = {{"metadata", {{"total_size", report.bytes}}},
-                                        {"weight_map", std::move(map)}};
+  const nlohmann::json index = {{"metadata", {{"total_size", report.bytes}}}, {"weight_map", std::move(map)}};
   write_text(directory / index_name, index.dump(2) + "\n");
   return report;
 }

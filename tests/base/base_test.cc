@@ -32,17 +32,28 @@ TEST(Attempt, KeepsKindAndText) {
   EXPECT_EQ(attempt([] { throw Error(ErrorKind::peer, "gone"); }), (Reason{ErrorKind::peer, "gone"}));
   EXPECT_EQ(attempt([] { throw std::bad_alloc(); })->kind, ErrorKind::memory);
   EXPECT_EQ(attempt([] { throw std::runtime_error("odd"); }), (Reason{ErrorKind::bug, "odd"}));
+  EXPECT_EQ(attempt([] { throw 3; })->kind, ErrorKind::bug);
   EXPECT_THROW(require(Reason{ErrorKind::probe, "x"}), Error);
   EXPECT_NO_THROW(require(std::nullopt));
 }
 
+// A thread that cannot be made is memory that is not there, however it is said.
+TEST(Attempt, ThreadsAreMemory) {
+  const auto kind = [](std::errc code) {
+    return attempt([&] { throw std::system_error(std::make_error_code(code)); })->kind;
+  };
+  EXPECT_EQ(kind(std::errc::resource_unavailable_try_again), ErrorKind::memory);
+  EXPECT_EQ(kind(std::errc::not_enough_memory), ErrorKind::memory);
+  EXPECT_EQ(kind(std::errc::permission_denied), ErrorKind::bug);
+}
+
 TEST(Env, ReadsOnlyWhatTheTableNames) {
   setenv("KERF_THREADS", "3", 1);  // NOLINT(concurrency-mt-unsafe)
-  EXPECT_EQ(env_positive("KERF_THREADS"), 3);
-  for (const char* bad : {"0", "-2", "3x", "99999999999", " "}) {
+  EXPECT_EQ(env_positive("KERF_THREADS", 8), 3);
+  for (const char* bad : {"0", "9", "-2", "3x", "99999999999", " "}) {
     setenv("KERF_THREADS", bad, 1);  // NOLINT(concurrency-mt-unsafe)
     try {
-      (void)env_positive("KERF_THREADS");
+      (void)env_positive("KERF_THREADS", 8);
       FAIL() << bad;
     } catch (const Error& e) {
       EXPECT_EQ(e.kind(), ErrorKind::usage);
@@ -50,7 +61,7 @@ TEST(Env, ReadsOnlyWhatTheTableNames) {
     }
   }
   setenv("KERF_THREADS", "", 1);  // NOLINT(concurrency-mt-unsafe)
-  EXPECT_EQ(env_positive("KERF_THREADS"), std::nullopt);
+  EXPECT_EQ(env_positive("KERF_THREADS", 8), std::nullopt);
   unsetenv("KERF_THREADS");  // NOLINT(concurrency-mt-unsafe)
   EXPECT_EQ(env_value("KERF_THREADS"), std::nullopt);
   EXPECT_THROW((void)env_value("HOME"), Error);

@@ -198,8 +198,8 @@ TEST(SynthCommand, RefusesWhatCannotBe) {
   };
   refused({"--hidden", "200"}, 4, {"hidden 200", "128"});
   refused({"--intermediate", "96"}, 4, {"intermediate 96", "64"});
-  refused({"--experts", "0"}, 2, {"experts is 0"});
-  refused({"--experts", "-1"}, 2, {"experts is -1"});
+  refused({"--experts", "0"}, 2, {"--experts", "'0'", "from 1"});
+  refused({"--experts", "-1"}, 2, {"--experts", "'-1'", "from 1"});
   refused({"--top-k", "9"}, 2, {"top-k is 9"});
   refused({"--layers", "2", "--bf16-layers", "5"}, 2, {"BF16 layer 5"});
   refused({"--bf16-layers", "3-1"}, 2, {"3-1"});

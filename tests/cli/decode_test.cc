@@ -61,8 +61,8 @@ TEST(DecodeCommand, WritesTheJsonThatOthersReadBy) {
   const Ran ran = decode({model(), "--ranks", "4", "--json"});
   ASSERT_EQ(ran.code, 0) << ran.err;
   const Json j = Json::parse(ran.out);
-  EXPECT_EQ(keys(j),
-            (Names{"checkpoint", "device", "group", "probe", "ranks", "reshard", "steps", "tactic"}));
+  EXPECT_EQ(keys(j), (Names{"activation", "checkpoint", "device", "group", "probe", "ranks", "reshard",
+                            "steps", "tactic"}));
   EXPECT_EQ(keys(j["checkpoint"]),
             (Names{"bf16_layers", "experts", "hidden", "intermediate", "layers", "nvfp4_layers", "top_k"}));
   EXPECT_EQ(keys(j["reshard"]), (Names{"bytes_per_rank", "gib_per_s", "peak_extra_bytes", "seconds"}));
@@ -144,15 +144,30 @@ TEST(DecodeCommand, RefusesInWords) {
   const std::vector<Refusal> refusals = {
       {{model(), "--mode", "both"}, 4, {"2 ranks"}},
       {{model(), "--mode", "tp"}, 4, {"2 ranks"}},
-      {{model(), "--ranks", "8"}, 4, {"32", "1, 2, 4"}},
+      {{model(), "--ranks", "8"}, 4, {"32", "1, 2, 4", "by default", "--mode ep"}},
       {{onehot(), "--ranks", "4"}, 4, {"32", "1, 2"}},
       {{onehot(), "--ranks", "8", "--mode", "ep"}, 4, {"4 experts", "8 ranks"}},
       {{model(), "--ranks", "2", "--mode", "tp", "--layers", "1"}, 4, {"NVFP4"}},
-      {{model(), "--group", "mpi"}, 4, {"not built"}},
-      {{model(), "--group", "nccl"}, 4, {"not built"}},
-      {{model(), "--device", "cuda"}, 8, {"not built"}},
+      {{model(), "--group", "mpi"}, 4, {"not built: this version has no MPI group"}},
+      {{model(), "--group", "nccl"}, 4, {"not built: this version has no NCCL group"}},
+      {{model(), "--device", "cuda"}, 8, {"not built: this version has no CUDA backend"}},
       {{model(), "--ranks", "0"}, 2, {"--ranks"}},
       {{model(), "--ranks", "-1"}, 2, {"--ranks"}},
+      {{model(), "--ranks", ""}, 2, {"--ranks"}},
+      {{model(), "--threads", "0"}, 2, {"--threads"}},
+      {{model(), "--threads", "1025"}, 2, {"--threads", "1024"}},
+      {{model(), "--seed", "-1"}, 2, {"--seed", "-1"}},
+      {{model(), "--seed", "18446744073709551616"}, 2, {"--seed", "18446744073709551616"}},
+      {{model(), "--seed", "0x10"}, 2, {"--seed", "0x10"}},
+      {{model(), "--seed", "+1"}, 2, {"--seed", "+1"}},
+      {{model(), "--seed", ""}, 2, {"--seed"}},
+      {{model(), "--batch", ""}, 2, {"--batch"}},
+      {{model(), "--batch", "1,,2"}, 2, {"--batch"}},
+      {{model(), "--batch", "99999999999999999999"}, 2, {"--batch", "too large"}},
+      {{model(), "--layers", ""}, 2, {"--layers"}},
+      {{model(), "--layers", "0-2147483647"}, 2, {"--layers", "too large"}},
+      {{model(), "--layers", "0-9223372036854775807"}, 2, {"--layers", "too large"}},
+      {{model(), "--backend", ""}, 2, {"--backend"}},
       {{model(), "--batch", "0"}, 2, {"--batch"}},
       {{model(), "--batch", "one"}, 2, {"--batch", "one"}},
       {{model(), "--batch", "70000"}, 2, {"65536"}},
@@ -173,6 +188,73 @@ TEST(DecodeCommand, RefusesInWords) {
     for (const std::string& word : r.words)
       EXPECT_NE(ran.err.find(word), std::string::npos) << line << "wants '" << word << "' in: " << ran.err;
   }
+}
+
+TEST(DecodeCommand, SecondsAreFiniteAndNotNegative) {
+  for (const char* bad : {"nan", "inf", "-inf", "-1", "-0", "1e99", "", "two", "1s"}) {
+    const Ran ran = run_program({"decode", onehot(), "--seconds", bad});
+    EXPECT_EQ(ran.code, 2) << bad << ": " << ran.err;
+    EXPECT_NE(ran.err.find("--seconds"), std::string::npos) << ran.err;
+  }
+}
+
+TEST(DecodeCommand, SeedsAreDecimal) {
+  const auto digest = [](const std::string& seed) {
+    const Ran ran = decode({onehot(), "--batch", "4", "--json", "--seed", seed});
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    return Json::parse(ran.out)["steps"][0]["output_sha256"].get<std::string>();
+  };
+  EXPECT_EQ(digest("010"), digest("10"));
+  EXPECT_NE(digest("010"), digest("8"));
+  EXPECT_NE(digest("18446744073709551615"), digest("9223372036854775807"));
+}
+
+TEST(DecodeCommand, BadVariablesAreUsageErrors) {
+  for (const char* bad : {"KERF_THREADS=1025", "KERF_THREADS=0", "KERF_TIMEOUT=0", "KERF_TIMEOUT=soon",
+                          "KERF_TIMEOUT=99999999999", "KERF_ISA=mmx", "KERF_ISA=cpu"}) {
+    const Ran ran = run_program({"decode", onehot(), "--seconds", "0"}, {bad});
+    const std::string variable = std::string(bad).substr(0, std::string(bad).find('='));
+    EXPECT_EQ(ran.code, 2) << bad << ": " << ran.err;
+    for (const std::string& word :
+         {variable, std::string(bad).substr(variable.size() + 1), std::string("wanted")})
+      EXPECT_NE(ran.err.find(word), std::string::npos) << word << " in: " << ran.err;
+  }
+  EXPECT_EQ(run_program({"decode", onehot(), "--seconds", "0"}, {"KERF_ISA=scalar"}).code, 0);
+}
+
+TEST(DecodeCommand, SaysOnWhatTheExpertsRan) {
+  const auto activation = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--batch", "1", "--quiet"});
+    const Ran text = decode(arguments);
+    arguments.emplace_back("--json");
+    const Ran json = decode(arguments);
+    EXPECT_EQ(json.code, 0) << json.err;
+    const std::string said = Json::parse(json.out)["activation"];
+    EXPECT_NE(text.out.find("\nactivation  " + said), std::string::npos) << text.out;
+    return said;
+  };
+  EXPECT_EQ(activation({model()}), "nvfp4");
+  EXPECT_EQ(activation({model(), "--act", "bf16"}), "bf16");
+  EXPECT_EQ(activation({model(), "--layers", "1"}), "bf16");
+}
+
+TEST(DecodeCommand, VerboseSaysStagesAndProbes) {
+  const std::vector<std::string> arguments = {model(), "--ranks", "2", "--batch", "1"};
+  EXPECT_EQ(decode(arguments).err.find("debug"), std::string::npos);
+  std::vector<std::string> verbose = arguments;
+  verbose.emplace_back("--verbose");
+  const Ran ran = decode(verbose);
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  for (const char* word :
+       {"loading: ", "resharding: ", "decoding: ", "in all: ", "layer 0: probe rel L2 0.00"})
+    EXPECT_NE(ran.err.find(word), std::string::npos) << word << " in: " << ran.err;
+}
+
+TEST(DecodeCommand, OneIsSingular) {
+  const Ran ran = decode({onehot(), "--batch", "1"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  for (const char* word : {"1 layer (1 NVFP4", "1 rank (", "4 experts a rank"})
+    EXPECT_NE(ran.out.find(word), std::string::npos) << word << " in: " << ran.out;
 }
 
 TEST(DecodeCommand, OnehotTpSplitsTwoWays) {

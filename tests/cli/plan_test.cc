@@ -58,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(
         Cut{2880, 2880, 2, 4, {"hidden 2880 is not a multiple of 128", "slice 1440 is not a multiple of 64"}},
         Cut{7168, 2048, 8, 0, {"256"}}, Cut{7168, 2048, 16, 0, {"128"}}, Cut{7168, 2048, 32, 0, {"64"}},
         Cut{7168, 2048, 64, 4, {"slice 32", "legal tp: 1, 2, 4, 8, 16, 32"}},
-        Cut{256, 128, 0, 2, {"--tp is 0"}}, Cut{256, 128, -1, 2, {"--tp is -1"}},
+        Cut{256, 128, 0, 2, {"--tp: got '0'"}}, Cut{256, 128, -1, 2, {"--tp: got '-1'"}},
         Cut{256, 128, 3, 4, {"does not split 3 ways"}}),
     [](const auto& instance) {
       const Cut& c = instance.param;
@@ -76,9 +76,9 @@ TEST(Plan, PlacementOfExperts) {
                  {"60 experts over 8 ranks", "legal ep: 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60"});
   expect_refusal(plan(128, 256, 128, {"--ep", "6"}), 4, {"128 experts over 6 ranks"});
   expect_refusal(plan(4, 256, 128, {"--ep", "8"}), 4, {"4 experts over 8 ranks", "legal ep: 1, 2, 4"});
-  expect_refusal(plan(4, 256, 128, {"--ep", "0"}), 2, {"--ep is 0"});
-  expect_refusal(plan(4, 256, 128, {"--ep", "-2"}), 2, {"--ep is -2"});
-  expect_refusal(plan(4, 256, 128, {"--ranks", "0"}), 2, {"--ranks is 0"});
+  expect_refusal(plan(4, 256, 128, {"--ep", "0"}), 2, {"--ep: got '0'"});
+  expect_refusal(plan(4, 256, 128, {"--ep", "-2"}), 2, {"--ep: got '-2'"});
+  expect_refusal(plan(4, 256, 128, {"--ranks", "0"}), 2, {"--ranks: got '0'"});
 }
 
 TEST(Plan, RanksMeanBothAndEveryReasonIsGiven) {
@@ -143,6 +143,31 @@ TEST(Plan, AsksTheBackendThatWillRun) {
   EXPECT_GT(buffers({"--backend", "cpu"}), buffers({"--backend", "reference"}));  // which has no workspace
 }
 
+// What decode runs as EP is planned so, with the reason; a cut that was asked for is refused.
+TEST(Plan, ShapesThatCannotBeCutArePlannedAsEp) {
+  const Ran ran = plan(4, 256, 128, {"--ranks", "4"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(json_of(ran)["ep"], 4);
+  EXPECT_EQ(json_of(ran)["tp"], 1);
+  EXPECT_TRUE(contains(json_of(ran)["tp_not_possible"].get<std::string>(), "slice 32"));
+  EXPECT_TRUE(json_of(plan(4, 256, 128, {"--ranks", "2"}))["tp_not_possible"].is_null());
+  const Ran text =
+      run_program({"plan", "--experts", "4", "--hidden", "256", "--intermediate", "128", "--ranks", "4"});
+  EXPECT_TRUE(contains(text.out, "EP alone: expert TP is not possible"));
+  EXPECT_TRUE(contains(text.out, "1 NVFP4 layer and 0 BF16 layers of 4 experts"));
+  EXPECT_TRUE(contains(text.out, "4 ranks: EP 4 (1 expert each)"));
+  expect_refusal(plan(4, 256, 128, {"--ranks", "4", "--tp", "4"}), 4, {"slice 32"});
+  const Ran bf16 = plan(4, 256, 128, {"--ranks", "4", "--bf16-layers", "0"});
+  EXPECT_TRUE(contains(json_of(bf16)["tp_not_possible"].get<std::string>(), "no NVFP4 layer"));
+}
+
+TEST(Plan, NumbersOfRanksMustAgree) {
+  expect_refusal(plan(8, 256, 128, {"--ranks", "3", "--tp", "2", "--ep", "2"}), 2, {"--ranks 3", "--ep 2"});
+  expect_refusal(plan(8, 256, 128, {"--ranks", "4", "--ep", "2"}), 2, {"--ranks 4", "--ep 2"});
+  expect_refusal(plan(8, 256, 128, {"--ranks", "4", "--tp", "2"}), 2, {"--ranks 4", "--tp 2"});
+  EXPECT_EQ(plan(8, 256, 128, {"--ranks", "2", "--tp", "2", "--ep", "2"}).code, 0);
+}
+
 TEST(Plan, TextNamesWhatJsonNames) {
   const Ran ran =
       run_program({"plan", "--experts", "8", "--hidden", "256", "--intermediate", "128", "--ranks", "2"});
@@ -166,7 +191,7 @@ TEST(Plan, FromAConfigWithoutWeights) {
     EXPECT_EQ(json_of(ran)["nvfp4_layers"], 5);
     EXPECT_EQ(json_of(ran)["slice"], 64);
   }
-  expect_refusal(run_program({"plan", dir.path().string(), "--ranks", "4"}), 4, {"slice 32"});
+  expect_refusal(run_program({"plan", dir.path().string(), "--tp", "4"}), 4, {"slice 32"});
   // Without a word on quantisation: as if NVFP4, and said.
   std::filesystem::remove(dir.path() / "hf_quant_config.json");
   const Ran bare = run_program({"plan", dir.path().string(), "--ranks", "2", "--json"});
@@ -195,9 +220,9 @@ TEST(Plan, KnowsTheKindsOfLayersOfACheckpoint) {
 
 TEST(Plan, SizesThatMakeNoSense) {
   expect_refusal(run_program({"plan", "--ranks", "2"}), 2, {"--experts, --hidden and --intermediate"});
-  expect_refusal(plan(0, 256, 128, {}), 2, {"experts is 0"});
-  expect_refusal(plan(4, -256, 128, {}), 2, {"hidden is -256"});
-  expect_refusal(plan(4, 256, 128, {"--layers", "0"}), 2, {"--layers is 0"});
+  expect_refusal(plan(0, 256, 128, {}), 2, {"--experts: got '0'"});
+  expect_refusal(plan(4, -256, 128, {}), 2, {"--hidden: got '-256'"});
+  expect_refusal(plan(4, 256, 128, {"--layers", "0"}), 2, {"--layers: got '0'"});
   expect_refusal(plan(4, 256, 128, {"--layers", "2", "--bf16-layers", "2"}), 2, {"--bf16-layers", "2"});
   expect_refusal(plan(4, 256, 128, {"--layers", "2", "--bf16-layers", "0-x"}), 2, {"0-x"});
   expect_refusal(plan(1, 256, 128, {}), 2, {"top-k is 2"});

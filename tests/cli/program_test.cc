@@ -4,18 +4,39 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <csignal>
+#include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kerf/base/build_info.h"
 #include "kerf/base/env.h"
 #include "kerf/op/op.h"
 #include "tests/cli/program.h"
+#include "tests/support/onehot.h"
 
 namespace kerf::test {
 namespace {
 
 const std::vector<std::string> commands = {"inspect", "verify", "plan", "decode", "run", "synth", "env"};
+
+// Stops a program that has the file mapped, cuts the file and lets the program go on; false where there is
+// none.
+bool truncate_while_mapped(const std::string& file) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (read_text(entry.path() / "maps").find(file) == std::string::npos) continue;
+    const pid_t pid = std::stoi(name);
+    kill(pid, SIGSTOP);
+    std::filesystem::resize_file(file, 4096);
+    kill(pid, SIGCONT);
+    return true;
+  }
+  return false;
+}
 
 TEST(Program, HelpNamesEveryCommand) {
   const Ran ran = run_program({"--help"});
@@ -69,10 +90,13 @@ TEST(Program, BadPathsAreCodeThree) {
 TEST(Program, AFullDiskIsAnError) {
   const int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
   ASSERT_GE(full, 0);
-  const Ran ran = run_program({"env"}, {}, full);
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"env"}, {"--version"}, {"--help"}, {"decode", "--help"}}) {
+    const Ran ran = run_program(arguments, {}, full);
+    EXPECT_EQ(ran.code, 1) << arguments[0];
+    EXPECT_TRUE(contains(ran.err, "cannot write to standard output"));
+  }
   close(full);
-  EXPECT_EQ(ran.code, 1);
-  EXPECT_TRUE(contains(ran.err, "cannot write to standard output"));
 }
 
 TEST(Program, AReaderThatLeftIsAnErrorAndNoSignal) {
@@ -95,7 +119,7 @@ TEST(Program, EnvListsEverythingThereIs) {
     EXPECT_TRUE(json.contains(key)) << key;
   EXPECT_EQ(json["backends"].get<std::vector<std::string>>(), op::backend_names());
   for (const char* part : {"cuda", "mpi", "nccl"})
-    EXPECT_TRUE(contains(json["absent"][part].get<std::string>(), "not built: "));
+    EXPECT_TRUE(contains(json["absent"][part].get<std::string>(), "not built: this version has no "));
   EXPECT_EQ(json["variables"].size(), env_table.size());
   EXPECT_EQ(json["variables"]["KERF_THREADS"]["value"], "3");
   EXPECT_TRUE(json["variables"]["KERF_ISA"]["value"].is_null());
@@ -113,6 +137,93 @@ TEST(Program, BadVariablesAreUsageErrors) {
   const std::string c = (dir.path() / "c").string();
   for (const char* value : {"KERF_THREADS=0", "KERF_THREADS=-1", "KERF_THREADS=many"})
     expect_refusal(run_program({"synth", c, "--model", "tiny"}, {value}), 2, {"KERF_THREADS"});
+}
+
+// A shell that limits or redirects, then the program: sh -c 'words' with $0 as the program and $@ after it.
+Ran run_shell(const std::string& words, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {"-c", words, KERF_PROGRAM});
+  return run_executable("/bin/sh", arguments);
+}
+
+TEST(Program, AClosedOutputIsAnError) {
+  for (const char* words : {"\"$0\" --version >&-", "\"$0\" --help >&-", "\"$0\" env >&-"}) {
+    const Ran ran = run_shell(words, {});
+    EXPECT_EQ(ran.code, 1) << words;
+    EXPECT_TRUE(contains(ran.err, "cannot write to standard output"));
+  }
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they need terabytes of addresses
+TEST(Program, TooLittleMemoryIsCodeSeven) {
+  const TempDir dir;
+  const std::string c = (dir.path() / "c").string();
+  ASSERT_EQ(run_program({"synth", c, "--model", "tiny"}).code, 0);
+  int failed = 0;
+  for (const char* kib : {"40000", "60000", "80000", "120000", "200000", "400000", "1000000"})
+    for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+             {"decode", c, "--ranks", "2", "--threads", "16", "--seconds", "0"}, {"verify", c}}) {
+      const Ran ran =
+          run_shell("ulimit -v " + std::string(kib) + "; KERF_THREADS=16 exec \"$0\" \"$@\"", arguments);
+      if (ran.code == 127) continue;  // not even its libraries could be mapped
+      EXPECT_TRUE(ran.code == 0 || ran.code == 7) << kib << ": " << ran.code << " " << ran.err;
+      failed += ran.code == 7 ? 1 : 0;
+    }
+  EXPECT_GT(failed, 0) << "no limit was low enough to test anything";
+}
+#endif
+
+TEST(Program, NamesFromFilesDoNotSteerTheTerminal) {
+  const TempDir dir;
+  Onehot checkpoint;
+  checkpoint.write(dir.path());
+  const auto config = dir.path() / "config.json";
+  std::string text = read_text(config);
+  const std::string was = "\"architectures\": [\"";
+  const auto at = text.find(was);
+  ASSERT_NE(at, std::string::npos) << text;
+  text.insert(at + was.size(), "\\u001b]0;title\\u0007\\u009b31m\\u202e");
+  std::ofstream(config) << text;
+  for (const char* command : {"inspect", "verify", "decode"}) {
+    const Ran ran = run_program({command, dir.path().string()});
+    for (const char* control : {"\x1B", "\x07", "\xC2\x9B", "\xE2\x80\xAE"}) {
+      EXPECT_EQ(ran.out.find(control), std::string::npos) << command;
+      EXPECT_EQ(ran.err.find(control), std::string::npos) << command;
+    }
+  }
+  const Ran shown = run_program({"inspect", dir.path().string()});
+  ASSERT_EQ(shown.code, 0) << shown.err;
+  EXPECT_TRUE(contains(shown.out, "\\x1B]0;title\\x07\\xC2\\x9B31m\\xE2\\x80\\xAE"));
+  const Ran refused = run_program({"inspect", "no\x1B[31m\xFF\xC3\xA9"});
+  EXPECT_EQ(refused.code, 3);
+  EXPECT_TRUE(contains(refused.err, "no\\x1B[31m\\xFF\xC3\xA9"));
+}
+
+// The file is cut off while the program is stopped with the file mapped.
+TEST(Program, AMappedFileThatBecomesShorterIsCodeThree) {
+  const TempDir dir;
+  const std::string c = (dir.path() / "c").string();
+  const std::vector<std::string> made = {"synth",    c,     "--model",        "tiny", "--experts",     "64",
+                                         "--hidden", "512", "--intermediate", "512",  "--bf16-layers", "0",
+                                         "--layers", "1"};
+  const std::string shard = c + "/model-00001-of-00001.safetensors";
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    ASSERT_EQ(run_program(made).code, 0);
+    bool cut = false;
+    Ran ran;
+    {
+      std::atomic<bool> ended{false};
+      const std::jthread cutter([&] {
+        while (!ended && !cut) cut = truncate_while_mapped(shard);
+      });
+      ran = run_program({"verify", c}, {"KERF_THREADS=1"});
+      ended = true;
+    }
+    if (!cut || ran.code == 0) continue;  // it was done before it could be stopped
+    EXPECT_EQ(ran.code, 3) << ran.err;
+    EXPECT_TRUE(contains(ran.err, "a mapped file became shorter"));
+    return;
+  }
+  FAIL() << "the program was never stopped in time";
 }
 
 }  // namespace

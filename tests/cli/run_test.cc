@@ -1,5 +1,6 @@
 // kerf run through the program: every kind of input, the files it writes, and what it refuses.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
@@ -234,6 +235,71 @@ TEST_F(RunCommand, LeavesAnOlderOutputAloneWhenItFails) {
   write({x()});
   EXPECT_EQ(run().code, 2);
   EXPECT_EQ(std::filesystem::file_size(path("out.safetensors")), before);
+}
+
+// Only a regular file is replaced, and it is looked at before anything is computed.
+TEST_F(RunCommand, ReplacesNothingButRegularFiles) {
+  namespace fs = std::filesystem;
+  write({x(), ids(), weights()});
+  const auto refused = [&](const std::string& out, const std::vector<std::string>& words) {
+    const auto before = fs::symlink_status(path(out));
+    const Ran ran = run_program(
+        {"run", path("model"), "--layer", "0", "--in", path("in.safetensors"), "--out", path(out)});
+    EXPECT_EQ(ran.code, 2) << out << ": " << ran.err;
+    EXPECT_EQ(fs::symlink_status(path(out)).type(), before.type());
+    for (const std::string& word : words)
+      EXPECT_NE(ran.err.find(word), std::string::npos) << "no '" << word << "' in: " << ran.err;
+  };
+  ASSERT_EQ(mkfifo(path("fifo").c_str(), 0600), 0);
+  refused("fifo", {"fifo", "a FIFO"});
+  fs::create_directory(path("directory"));
+  refused("directory", {"a directory"});
+  fs::create_symlink("fifo", path("to_fifo"));
+  refused("to_fifo", {"to_fifo", "a FIFO"});
+  fs::create_symlink("itself", path("itself"));
+  refused("itself", {"symlink"});
+  refused("missing/out", {"no directory"});
+  std::ofstream(path("kept")) << "kept";
+  fs::permissions(path("kept"), fs::perms::owner_read);
+  refused("kept", {"read-only"});
+  EXPECT_EQ(fs::file_size(path("kept")), 4U);
+}
+
+TEST_F(RunCommand, WritesToWhereASymlinkLeads) {
+  namespace fs = std::filesystem;
+  write({x(), ids(), weights()});
+  fs::create_directory(path("elsewhere"));
+  for (const char* before : {"older", ""}) {
+    if (*before != '\0') std::ofstream(path("elsewhere/file")) << before;
+    fs::remove(path("out.safetensors"));
+    fs::create_symlink("elsewhere/file", path("out.safetensors"));
+    ASSERT_EQ(run().code, 0);
+    EXPECT_TRUE(fs::is_symlink(path("out.safetensors")));
+    EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(path("elsewhere/file"))));
+    EXPECT_EQ(y(), wanted());
+    fs::remove(path("elsewhere/file"));
+  }
+}
+
+TEST_F(RunCommand, DoesNotReplaceWhatItReads) {
+  namespace fs = std::filesystem;
+  write({x(), ids(), weights()});
+  const auto size = fs::file_size(path("in.safetensors"));
+  const std::string shard = path("model") + "/model-00001-of-00002.safetensors";
+  fs::create_hard_link(path("in.safetensors"), path("same"));
+  fs::create_symlink("in.safetensors", path("link"));
+  fs::create_symlink("model", path("other"));
+  fs::create_hard_link(shard, path("shard"));
+  for (const std::string& out :
+       {path("in.safetensors"), path("same"), path("link"), path("model") + "/new", path("other") + "/new",
+        path("model") + "/../model/config.json", shard, path("shard")}) {
+    const Ran ran =
+        run_program({"run", path("model"), "--layer", "0", "--in", path("in.safetensors"), "--out", out});
+    EXPECT_EQ(ran.code, 2) << out << ": " << ran.err;
+    EXPECT_NE(ran.err.find("--out"), std::string::npos) << ran.err;
+  }
+  EXPECT_EQ(fs::file_size(path("in.safetensors")), size);
+  EXPECT_FALSE(fs::exists(path("model") + "/new"));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "kerf/tools/synth.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "kerf/checkpoint/checkpoint.h"
+#include "kerf/layout/geometry.h"
 #include "kerf/numeric/bf16.h"
 #include "kerf/numeric/nvfp4.h"
 #include "kerf/tools/internal/synth_values.h"
@@ -296,6 +298,70 @@ TEST(Synth, RefusesSizesByName) {
 TEST(Synth, ModelsByName) {
   for (const std::string& n : synth_model_names()) EXPECT_EQ(name(synth_model(n)), n);
   EXPECT_THROW(synth_model("gpt"), Error);
+}
+
+double cpu_seconds(std::int64_t experts) {
+  const test::TempDir dir;
+  SynthOptions o = synth_defaults(SynthModel::tiny);
+  o.experts = experts;
+  o.hidden = 128;
+  o.intermediate = 64;
+  o.layers = 1;
+  const auto now = [] {
+    rusage used{};
+    getrusage(RUSAGE_SELF, &used);
+    return static_cast<double>(used.ru_utime.tv_sec) + static_cast<double>(used.ru_utime.tv_usec) * 1e-6;
+  };
+  const double start = now();
+  synth(dir.path(), o, Workers(1));
+  return now() - start;
+}
+
+// Eight times the tensors take about eight times as long; to look through all names for each would take up to
+// 64 times.
+TEST(Synth, TakesTimeInProportionToItsTensors) {
+  (void)cpu_seconds(64);
+  const double few = cpu_seconds(512);
+  EXPECT_LT(cpu_seconds(4096), 20 * few);
+}
+
+TEST(Synth, TheOrderOfBf16LayersDoesNotMatter) {
+  const test::TempDir dir;
+  SynthOptions o = small(SynthModel::tiny);
+  o.layers = 3;
+  o.bf16_layers = {2, 0};
+  synth(dir.path() / "a", o, Workers(1));
+  o.bf16_layers = {0, 2};
+  synth(dir.path() / "b", o, Workers(1));
+  EXPECT_EQ(files_of(dir.path() / "a"), files_of(dir.path() / "b"));
+  EXPECT_EQ(checkpoint::Checkpoint::open(dir.path() / "a").layer(2).kind(), checkpoint::ExpertKind::bf16);
+}
+
+TEST(Synth, DefaultsCanBeCut) {
+  for (const std::string& model : synth_model_names()) {
+    const SynthOptions o = synth_defaults(synth_model(model));
+    EXPECT_FALSE(layout::cuttable(o.hidden, o.intermediate, 2)) << model;
+    EXPECT_EQ(!layout::cuttable(o.hidden, o.intermediate, 4), model != "tiny") << model;
+  }
+}
+
+// Its own names alone do not make a file its own.
+TEST(Synth, LeavesWhatIsNoRegularFileAlone) {
+  const test::TempDir dir;
+  const SynthOptions o = small(SynthModel::tiny);
+  synth(dir.path() / "c", o, Workers(1));
+  const fs::path thesis = dir.path() / "thesis";
+  std::ofstream(thesis) << "years of work";
+  fs::create_symlink(thesis, dir.path() / "c" / "config.json.partial");
+  try {
+    synth(dir.path() / "c", o, Workers(1));
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::usage);
+    EXPECT_NE(std::string(e.what()).find("config.json.partial"), std::string::npos) << e.what();
+  }
+  EXPECT_EQ(slurp(thesis), "years of work");
+  EXPECT_TRUE(fs::exists(dir.path() / "c" / "config.json"));
 }
 
 // Any cut of a tensor into parts gives the same bytes.

@@ -20,7 +20,7 @@ using tensor::Dtype;
 using tensor::Shape;
 
 bool is_bf16(const SynthOptions& o, std::int64_t layer) {
-  return std::find(o.bf16_layers.begin(), o.bf16_layers.end(), layer) != o.bf16_layers.end();
+  return std::binary_search(o.bf16_layers.begin(), o.bf16_layers.end(), layer);
 }
 
 // Muse Spark pools its model width before the experts.

@@ -9,6 +9,7 @@
 #include "kerf/tools/internal/synth_values.h"
 #include "kerf/tools/synth.h"
 
+// Options that are given here list their BF16 layers in ascending order.
 namespace kerf::tools::internal {
 
 struct SynthTensor {
