@@ -49,10 +49,11 @@ std::vector<decode::Mode> modes_of(const Options& o, const checkpoint::Checkpoin
     }
   }
   if (const Verdict v = decode::shardable(from, layers, o.ranks.ranks))
-    throw Error(v->kind, o.mode ? fmt::format("--mode {}: {}", *o.mode, v->text)
-                                : fmt::format("expert TP (run beside EP by default) cannot be: {}; --mode ep "
-                                              "runs EP alone",
-                                              v->text));
+    throw Error(v->kind,
+                o.mode ? fmt::format("--mode {}: {}", *o.mode, v->text)
+                       : fmt::format("expert TP (the default, beside EP) cannot run here: {}; use --mode ep "
+                                     "for EP alone",
+                                     v->text));
   return o.mode == "tp" ? std::vector{Mode::tp} : std::vector{Mode::ep, Mode::tp};
 }
 

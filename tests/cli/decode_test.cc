@@ -144,7 +144,7 @@ TEST(DecodeCommand, RefusesInWords) {
   const std::vector<Refusal> refusals = {
       {{model(), "--mode", "both"}, 4, {"2 ranks"}},
       {{model(), "--mode", "tp"}, 4, {"2 ranks"}},
-      {{model(), "--ranks", "8"}, 4, {"32", "1, 2, 4", "by default", "--mode ep"}},
+      {{model(), "--ranks", "8"}, 4, {"32", "1, 2, 4", "the default", "--mode ep"}},
       {{onehot(), "--ranks", "4"}, 4, {"32", "1, 2"}},
       {{onehot(), "--ranks", "8", "--mode", "ep"}, 4, {"4 experts", "8 ranks"}},
       {{model(), "--ranks", "2", "--mode", "tp", "--layers", "1"}, 4, {"NVFP4"}},
