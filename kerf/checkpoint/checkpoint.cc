@@ -74,6 +74,20 @@ std::map<std::int64_t, Outline> outline(const std::filesystem::path& directory,
   return layers;
 }
 
+// Layers that config.json counts and no tensor of routed experts belongs to: dense ones, or lost ones. Worth
+// a line.
+void note_layers_without_experts(const Layers& layers, const ModelConfig& config,
+                                 std::vector<std::string>& notes) {
+  constexpr std::size_t listed = 5;  // layers named
+  const std::int64_t count = config.layers - std::ssize(layers);
+  std::vector<std::int64_t> without;
+  for (std::int64_t l = 0; l < config.layers && without.size() < listed; ++l)
+    if (!layers.contains(l)) without.push_back(l);
+  if (count > 0)
+    notes.push_back(fmt::format("{} of {} layers have no routed experts: {}{}", count, config.layers,
+                                fmt::join(without, ", "), count > std::ssize(without) ? ", ..." : ""));
+}
+
 // A Muse Spark configuration asks for the norm after the experts, in every layer: without it the results
 // would be those of another model. Elsewhere the tensors decide, and all layers must agree. A selection bias
 // is there where a layer has one.
@@ -129,6 +143,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& path) {
     state->notes.push_back(fmt::format(
         "{} layer{} without input scales (first: layer {}): weight-only (W4A16), activations stay bf16",
         weight_only.size(), weight_only.size() == 1 ? "" : "s", weight_only.front()));
+  note_layers_without_experts(state->layers, config, state->notes);
   settle_config(state->layers, state->config);
   Checkpoint out;
   out.state_ = state;

@@ -261,7 +261,8 @@ ModelConfig read_config(const std::filesystem::path& directory) {
   ModelConfig out = read_model_config(directory / "config.json");
   const std::filesystem::path file = directory / "hf_quant_config.json";
   std::error_code ignored;
-  if (!std::filesystem::exists(file, ignored)) return out;
+  // A link to nowhere counts as a file: reading it then fails with its name.
+  if (!std::filesystem::exists(std::filesystem::symlink_status(file, ignored))) return out;
   const json top = internal::parse_json(internal::read_text(file, kMostBytes), file.string());
   const Keys keys(file.string(), top);
   const json* inner = keys.find("quantization");

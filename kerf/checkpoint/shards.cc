@@ -19,9 +19,10 @@ constexpr int kMostShards = 100'000;
 constexpr std::size_t kListed = 5;  // names in a message
 constexpr const char* kSingle = "model.safetensors";
 
+// A link to nowhere is there: opening it then fails with its name, where "absent" would pass it by.
 bool is_there(const std::filesystem::path& path) {
   std::error_code ignored;
-  return std::filesystem::exists(path, ignored);
+  return std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
 }
 
 // A name that can only mean a file of the directory itself.

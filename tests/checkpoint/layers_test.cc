@@ -310,6 +310,21 @@ TEST(Layers, BeyondTheConfigurationAreANote) {
   EXPECT_THAT(opened.notes(), ElementsAre(HasSubstr("layer 1: beyond the 1 layers")));
 }
 
+TEST(Layers, WithoutExpertsAreANote) {
+  Onehot onehot({.layers = {ExpertKind::nvfp4, ExpertKind::nvfp4}});
+  onehot.config["num_hidden_layers"] = "3";
+  for (auto& shard : onehot.shards)
+    std::erase_if(shard.tensors,
+                  [](const auto& t) { return t.first.find("layers.0.mlp.experts") != std::string::npos; });
+  std::erase_if(onehot.index,
+                [](const auto& t) { return t.first.find("layers.0.mlp.experts") != std::string::npos; });
+  const TempDir dir;
+  onehot.write(dir.path());
+  const Checkpoint opened = Checkpoint::open(dir.path());
+  EXPECT_THAT(opened.moe_layers(), ElementsAre(1));
+  EXPECT_THAT(opened.notes(), ElementsAre(HasSubstr("2 of 3 layers have no routed experts: 0, 2")));
+}
+
 TEST(Layers, PostNormFollowsTheTensors) {
   Onehot onehot({.layers = {ExpertKind::nvfp4, ExpertKind::nvfp4}});
   onehot.config["architectures"] = R"(["MuseSparkForCausalLM"])";

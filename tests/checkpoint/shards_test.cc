@@ -73,6 +73,18 @@ TEST(Shards, TruncatedGivesBothSizes) {
   EXPECT_THAT(refused(dir), AllOf(HasSubstr(kSecond), HasSubstr("109480"), HasSubstr("113576")));
 }
 
+// A link to nowhere is a damaged download, not an absent file.
+TEST(Shards, LinksToNowhereAreNamed) {
+  for (const char* file :
+       {"model.safetensors.index.json", "hf_quant_config.json", "model-00001-of-00002.safetensors"}) {
+    const TempDir dir;
+    Onehot().write(dir.path());
+    std::filesystem::remove(dir.path() / file);
+    std::filesystem::create_symlink(dir.path() / "nowhere", dir.path() / file);
+    EXPECT_THAT(refused(dir), HasSubstr(file));
+  }
+}
+
 TEST(Shards, MissingAreListed) {
   const TempDir dir;
   Onehot().write(dir.path());
