@@ -23,9 +23,15 @@ std::span<const BuildOption> build_options() {
 
 std::span<const Part> optional_parts() {
   static const std::array<Part, 3> table = {{
-      {"cuda", "device", Reason{ErrorKind::device, "not built: this version has no CUDA backend"}},
-      {"mpi", "group", Reason{ErrorKind::unsupported, "not built: this version has no MPI group"}},
-      {"nccl", "group", Reason{ErrorKind::unsupported, "not built: this version has no NCCL group"}},
+      {"cuda", "device",
+       Reason{ErrorKind::device,
+              "not built: configure with -DKERF_CUDA=ON (this version has no CUDA backend yet)"}},
+      {"mpi", "group",
+       Reason{ErrorKind::unsupported,
+              "not built: configure with -DKERF_MPI=ON (this version has no MPI group yet)"}},
+      {"nccl", "group",
+       Reason{ErrorKind::unsupported,
+              "not built: configure with -DKERF_NCCL=ON (this version has no NCCL group yet)"}},
   }};
   return table;
 }
