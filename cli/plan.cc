@@ -207,11 +207,12 @@ void print(const decode::MemoryRequest& r, const Placement& p, const decode::Mem
 
 void run(const Options& o, Context& context) {
   const Model m = model_of(o, context);
+  // model_of() saw to it that the sizes are there.
   const Placement p = placement_of(o, m, context);
-  const decode::MemoryRequest r{.experts = *m.experts,
-                                .hidden = *m.hidden,
-                                .intermediate = *m.intermediate,
-                                .top_k = m.top_k.value_or(std::min<std::int64_t>(8, *m.experts)),
+  const decode::MemoryRequest r{.experts = m.experts.value_or(0),
+                                .hidden = m.hidden.value_or(0),
+                                .intermediate = m.intermediate.value_or(0),
+                                .top_k = m.top_k.value_or(std::min<std::int64_t>(8, m.experts.value_or(0))),
                                 .nvfp4_layers = m.nvfp4_layers,
                                 .bf16_layers = m.bf16_layers,
                                 .ep = p.ep,
