@@ -199,6 +199,7 @@ void run(const Options& o, Context& context) {
       if (rank.group.rank() == 0) report = std::move(mine);
     });
   }
+  if (!report) throw Error(ErrorKind::bug, "the ranks ended without a report");
   if (context.json)
     context.out.json(json_of(*report, o));
   else

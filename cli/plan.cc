@@ -207,6 +207,7 @@ void print(const decode::MemoryRequest& r, const Placement& p, const decode::Mem
 
 void run(const Options& o, Context& context) {
   const Model m = model_of(o, context);
+  // model_of() saw to it that the sizes are there.
   const Placement p = placement_of(o, m, context);
   const decode::MemoryRequest r{.experts = m.experts.value_or(0),
                                 .hidden = m.hidden.value_or(0),
