@@ -5,28 +5,6 @@
 
 namespace kerf {
 
-const char* name(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::usage:
-      return "usage";
-    case ErrorKind::checkpoint:
-      return "checkpoint";
-    case ErrorKind::unsupported:
-      return "unsupported";
-    case ErrorKind::peer:
-      return "peer";
-    case ErrorKind::probe:
-      return "probe";
-    case ErrorKind::memory:
-      return "memory";
-    case ErrorKind::device:
-      return "device";
-    case ErrorKind::bug:
-      return "bug";
-  }
-  return "bug";
-}
-
 void require(const Verdict& verdict) {
   if (verdict) throw Error(verdict->kind, verdict->text);
 }

@@ -22,8 +22,6 @@ enum class ErrorKind : int {
   bug = 70,         // kerf's own fault
 };
 
-const char* name(ErrorKind kind);
-
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& text) : std::runtime_error(text), kind_(kind) {}
