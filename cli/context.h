@@ -1,5 +1,6 @@
 // What every command is given: where data goes (standard output, checked), where messages go (standard error)
-// and the options that all commands share. Nothing else in the program writes to either stream.
+// and the options that all commands share. Nothing else writes to standard output; beside the log only the
+// progress bar, the hint after a usage error and the handlers of last resort write to standard error.
 #pragma once
 
 #include <fmt/format.h>

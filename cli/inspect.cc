@@ -1,6 +1,5 @@
 // kerf inspect: what a checkpoint holds, and what is wrong with it. Reads headers and scales, no weights.
-#include <algorithm>
-#include <cstring>
+#include <cmath>
 #include <memory>
 #include <optional>
 
@@ -17,44 +16,9 @@ using checkpoint::ExpertKind;
 using checkpoint::LayerScales;
 using checkpoint::MoeLayer;
 
-// Smallest and largest input scale of one kind of matrix over a layer's experts.
-struct Spread {
-  float low = 0;
-  float high = 0;
-};
-
-void widen(std::optional<Spread>& spread, const std::optional<tensor::TensorView>& view) {
-  if (!view || view->dtype != tensor::Dtype::f32) return;
-  for (std::size_t i = 0; i + 4 <= view->bytes.size(); i += 4) {
-    float value = 0;
-    std::memcpy(&value, view->bytes.data() + i, 4);  // files need not align
-    if (!spread) spread = Spread{value, value};
-    spread->low = std::min(spread->low, value);
-    spread->high = std::max(spread->high, value);
-  }
-}
-
-std::optional<Spread> input_scales(const MoeLayer& layer, std::int64_t experts, bool down) {
-  std::optional<Spread> spread;
-  if (layer.dialect() == "fused") {
-    widen(spread,
-          layer.find(down ? "mlp.experts.down_proj_input_scale" : "mlp.experts.gate_up_proj_input_scale"));
-    return spread;
-  }
-  for (std::int64_t e = 0; e < experts; ++e) {
-    const std::string base = fmt::format("mlp.experts.{}.", e);
-    if (down) {
-      widen(spread, layer.find(base + "down_proj.input_scale"));
-    } else {
-      widen(spread, layer.find(base + "gate_proj.input_scale"));
-      widen(spread, layer.find(base + "up_proj.input_scale"));
-    }
-  }
-  return spread;
-}
-
-Json spread_json(const std::optional<Spread>& s) {
-  return s ? Json{{"lowest", s->low}, {"highest", s->high}} : Json();
+// Smallest and largest input scale of a layer's experts; null where there are none that can be used.
+Json spread_json(float least, float largest) {
+  return std::isnan(least) ? Json() : Json{{"lowest", least}, {"highest", largest}};
 }
 
 Json tensor_json(const tensor::TensorView& view) {
@@ -95,8 +59,8 @@ Json layer_json(const MoeLayer& layer, std::int64_t experts, checkpoint::Faults&
   json["notes"] = checkpoint::notes_of(scales);
   json["gate_up_differ"] = scales.gate_up_differ;
   json["largest_gate_up_ratio"] = scales.largest_gate_up_ratio;
-  json["input_scale"] = spread_json(input_scales(layer, experts, false));
-  json["intermediate_scale"] = spread_json(input_scales(layer, experts, true));
+  json["input_scale"] = spread_json(scales.least13, scales.in13);
+  json["intermediate_scale"] = spread_json(scales.least2, scales.in2);
   return json;
 }
 

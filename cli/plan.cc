@@ -158,17 +158,6 @@ Placement placement_of(const Options& o, const Model& m, const Context& context)
   return p;
 }
 
-std::vector<std::int64_t> legal_ep(std::int64_t experts) {
-  std::vector<std::int64_t> low, high;
-  for (std::int64_t d = 1; d <= experts / d; ++d) {
-    if (experts % d != 0) continue;
-    low.push_back(d);
-    if (d != experts / d) high.push_back(experts / d);
-  }
-  low.insert(low.end(), high.rbegin(), high.rend());
-  return low;
-}
-
 Json kinds_json(const decode::KindBytes& b) {
   return {{"w13", b.w13},         {"w13_sf", b.w13_sf}, {"w2", b.w2},        {"w2_sf", b.w2_sf},
           {"scalars", b.scalars}, {"bf16", b.bf16},     {"total", b.total()}};
@@ -182,7 +171,7 @@ void print(const decode::MemoryRequest& r, const Placement& p, const decode::Mem
            counted(r.experts / p.ep, "expert"), p.tp, plan.slice);
   if (!p.no_tp.empty()) out.line("EP alone: expert TP is not possible: {}", p.no_tp);
   out.line("legal tp  {}", fmt::join(layout::legal_tp(r.intermediate), ", "));
-  out.line("legal ep  {}", fmt::join(legal_ep(r.experts), ", "));
+  out.line("legal ep  {}", fmt::join(layout::legal_ep(r.experts), ", "));
   out.line("");
   out.line("{:<22} {:>18} {:>18}", "bytes per rank", "EP (stock)", "TP (added)");
   const std::array<std::tuple<const char*, std::int64_t, std::int64_t>, 7> rows = {{
@@ -240,7 +229,7 @@ void run(const Options& o, Context& context) {
        {"experts_per_rank", r.experts / p.ep},
        {"slice", plan.slice},
        {"legal_tp", layout::legal_tp(r.intermediate)},
-       {"legal_ep", legal_ep(r.experts)},
+       {"legal_ep", layout::legal_ep(r.experts)},
        {"bytes_per_rank", {{"ep", kinds_json(plan.ep)}, {"tp", kinds_json(plan.tp)}}},
        {"reshard_packed", plan.packed},
        {"step_buffers", plan.buffers},

@@ -9,6 +9,8 @@ import re
 import sys
 import tempfile
 
+import checks
+
 SOURCES = {".h", ".cc", ".cu", ".cuh"}
 LENGTH_CHECKED = SOURCES | {".py", ".cmake", ".txt", ".sh", ""}
 MAX_LINES = 600
@@ -239,19 +241,5 @@ def self_test():
     return 1 if failed else 0
 
 
-def main(arguments):
-    if arguments == ["--self-test"]:
-        return self_test()
-    if len(arguments) > 1 or (arguments and arguments[0].startswith("-")):
-        print(__doc__, file=sys.stderr)
-        return 2
-    root = pathlib.Path(arguments[0]) if arguments else pathlib.Path(__file__).resolve().parent.parent
-    faults = check(root)
-    for fault in faults:
-        print(fault)
-    print(f"floors: {len(faults)} faults" if faults else "floors: no faults")
-    return 1 if faults else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(checks.main(sys.argv[1:], "floors", __doc__, check, self_test, "no faults"))

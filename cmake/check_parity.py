@@ -12,6 +12,8 @@ import re
 import sys
 import tempfile
 
+import checks
+
 IDS = [f"A{i}" for i in range(1, 10)] + [f"B{i}" for i in range(1, 28)]
 ROW = re.compile(r"^\|\s*([A-Z]\d+)\s*\|(.*)$")
 # Suite.Name: both begin with a capital, so that file names and versions are no tests.
@@ -80,19 +82,5 @@ def self_test():
     return 1 if failed else 0
 
 
-def main(arguments):
-    if arguments == ["--self-test"]:
-        return self_test()
-    if len(arguments) > 1 or (arguments and arguments[0].startswith("-")):
-        print(__doc__, file=sys.stderr)
-        return 2
-    root = pathlib.Path(arguments[0]) if arguments else pathlib.Path(__file__).resolve().parent.parent
-    faults = check(root)
-    for fault in faults:
-        print(fault)
-    print(f"parity: {len(faults)} faults" if faults else f"parity: {len(IDS)} rows, no faults")
-    return 1 if faults else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(checks.main(sys.argv[1:], "parity", __doc__, check, self_test, f"{len(IDS)} rows, no faults"))

@@ -29,7 +29,9 @@ struct LayerScales {
   std::vector<float> ws2_gate, ws2_up, ws2_down;  // weight_scale_2, [E]
   float in13 = 0;                                 // largest input scale of gate and up over ALL experts
   float in2 = 0;                                  // largest input scale of down over ALL experts
-  bool weight_only = false;  // the checkpoint has no input scales (W4A16): in13 and in2 are meaningless
+  float least13 = 0;                 // smallest input scale of gate and up over ALL experts, beside in13
+  float least2 = 0;                  // the same of down, beside in2
+  bool weight_only = false;          // the checkpoint has no input scales (W4A16): the four above are NaN
   std::int64_t gate_up_differ = 0;   // experts whose gate and up scales differ
   double largest_gate_up_ratio = 1;  // larger over smaller
 };

@@ -2,6 +2,7 @@
 // has the same bits everywhere.
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 #include <map>
 #include <string_view>
@@ -27,11 +28,22 @@ std::string_view fault_of(const std::optional<float>& value) {
   return {};
 }
 
-float largest(const Values& values) {
-  float out = -std::numeric_limits<float>::infinity();
-  for (const auto& v : values) {
-    if (!fault_of(v).empty()) return std::numeric_limits<float>::quiet_NaN();
-    out = std::max(out, *v);
+constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
+
+// Smallest and largest; both NaN where a value cannot be used.
+struct Range {
+  float least = std::numeric_limits<float>::infinity();
+  float largest = -std::numeric_limits<float>::infinity();
+};
+
+Range range_of(std::initializer_list<const Values*> lists) {
+  Range out;
+  for (const Values* values : lists) {
+    for (const auto& v : *values) {
+      if (!v || !fault_of(v).empty()) return {kNone, kNone};
+      out.least = std::min(out.least, *v);
+      out.largest = std::max(out.largest, *v);
+    }
   }
   return out;
 }
@@ -39,8 +51,7 @@ float largest(const Values& values) {
 std::vector<float> usable(const Values& values) {
   std::vector<float> out;
   out.reserve(values.size());
-  for (const auto& v : values)
-    out.push_back(fault_of(v).empty() ? *v : std::numeric_limits<float>::quiet_NaN());
+  for (const auto& v : values) out.push_back(v && fault_of(v).empty() ? *v : kNone);
   return out;
 }
 
@@ -106,11 +117,12 @@ LayerScales Layer::scales(Faults& faults) const {
   if (has_input_scales()) {
     for (const Projection p : all_projections)
       report(p, Part::input_scale, input_scales[static_cast<std::size_t>(p)]);
-    const float gate = largest(input_scales[0]);
-    const float up = largest(input_scales[1]);
-    out.in13 =
-        std::isnan(gate) || std::isnan(up) ? std::numeric_limits<float>::quiet_NaN() : std::max(gate, up);
-    out.in2 = largest(input_scales[2]);
+    const Range first = range_of({&input_scales[0], &input_scales[1]});
+    const Range second = range_of({&input_scales[2]});
+    out.in13 = first.largest;
+    out.in2 = second.largest;
+    out.least13 = first.least;
+    out.least2 = second.least;
     return out;
   }
   if (source_.quant_algo == "W4A16_NVFP4") {
@@ -123,7 +135,7 @@ LayerScales Layer::scales(Faults& faults) const {
                     index(), tensor_name(Projection::gate, Part::input_scale, 0), experts, experts,
                     source_.quant_algo, file(Projection::gate, Part::input_scale, 0)));
   }
-  out.in13 = out.in2 = std::numeric_limits<float>::quiet_NaN();
+  out.in13 = out.in2 = out.least13 = out.least2 = kNone;
   return out;
 }
 

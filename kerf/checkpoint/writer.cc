@@ -1,23 +1,17 @@
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <system_error>
 #include <vector>
 
 #include "kerf/base/format.h"
-#include "kerf/checkpoint/internal/file.h"
+#include "kerf/checkpoint/atomic_file.h"
 #include "kerf/checkpoint/safetensors.h"
 
 namespace kerf::checkpoint {
 
 namespace {
 
-constexpr std::size_t kBuffer = std::size_t{1} << 20;  // scalars are 4 bytes: they must not cost a call each
 constexpr std::size_t kAlign = 8;
 
 std::string quoted(const std::string& name) {
@@ -25,24 +19,6 @@ std::string quoted(const std::string& name) {
     return nlohmann::json(name).dump();
   } catch (const nlohmann::json::exception&) {
     fail(ErrorKind::bug, "a tensor's name is not valid UTF-8");
-  }
-}
-
-const char* kind_of(const std::filesystem::file_status& status) {
-  using std::filesystem::file_type;
-  switch (status.type()) {
-    case file_type::directory:
-      return "a directory";
-    case file_type::block:
-      return "a block device";
-    case file_type::character:
-      return "a character device";
-    case file_type::fifo:
-      return "a FIFO";
-    case file_type::socket:
-      return "a socket";
-    default:
-      return "of an unknown kind";
   }
 }
 
@@ -64,145 +40,40 @@ std::string header_text(std::span<const NamedShape> tensors, std::int64_t& data_
   return text;
 }
 
-// What is to be replaced, at the end of all symlinks. Looks, and changes nothing.
-std::filesystem::path target_of(const std::filesystem::path& path) {
-  namespace fs = std::filesystem;
-  constexpr int most_links = 40;  // as Linux follows
-  if (path.empty()) fail(ErrorKind::usage, "a file without a name cannot be written");
-  std::error_code error;
-  fs::path target = path;
-  for (int links = 0; fs::is_symlink(fs::symlink_status(target, error)); ++links) {
-    const fs::path next = fs::read_symlink(target, error);
-    if (error || links == most_links)
-      fail(ErrorKind::usage, "{}: a symlink that leads nowhere, wanted a file to write", path.string());
-    target = target.parent_path() / next;
-  }
-  const std::string via = target == path ? std::string() : fmt::format(" (leads to {})", target.string());
-  const fs::file_status status = fs::status(target, error);
-  if (fs::exists(status)) {
-    if (!fs::is_regular_file(status))
-      fail(ErrorKind::usage, "{}{}: it is {}, wanted a regular file or a new name", path.string(), via,
-           kind_of(status));
-    // Whoever may write anything anywhere still means a file without a write bit to stay as it is.
-    const bool any = (status.permissions() & (fs::perms::owner_write | fs::perms::group_write |
-                                              fs::perms::others_write)) != fs::perms::none;
-    if (!any || ::access(target.c_str(), W_OK) != 0)
-      fail(ErrorKind::usage, "{}{}: it is read-only, wanted a file that may be replaced", path.string(), via);
-  }
-  const fs::path directory = target.has_parent_path() ? target.parent_path() : ".";
-  if (!fs::is_directory(directory, error))
-    fail(ErrorKind::usage, "{}{}: there is no directory {}", path.string(), via, directory.string());
-  return target;
-}
-
 }  // namespace
 
 struct SafetensorsWriter::State {
-  std::filesystem::path target;
-  std::filesystem::path temporary;
-  internal::Descriptor descriptor;
-  std::vector<std::byte> buffer;
+  explicit State(const std::filesystem::path& path) : file(path) {}
+  AtomicFile file;
   std::int64_t promised = 0;
   std::int64_t appended = 0;
-  bool renamed = false;
-
-  [[noreturn]] void broken(const char* what, int error) const {
-    fail(ErrorKind::usage, "{}: cannot {} it: {}", target.string(), what, internal::os_reason(error));
-  }
-
-  // A name of its own beside the target, so that two writers never share one and the rename stays on one
-  // file system.
-  void open() {
-    for (int i = 0;; ++i) {
-      temporary = target;
-      temporary += fmt::format(".tmp-{}-{}", ::getpid(), i);
-      descriptor =
-          internal::Descriptor(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-      if (descriptor.get() >= 0) return;
-      if (errno != EEXIST) broken("create", errno);
-    }
-  }
-
-  void write_through(std::span<const std::byte> bytes) const {
-    while (!bytes.empty()) {
-      const ssize_t n = ::write(descriptor.get(), bytes.data(), bytes.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) broken("write", errno);
-      bytes = bytes.subspan(static_cast<std::size_t>(n));
-    }
-  }
-
-  void flush() {
-    write_through(buffer);
-    buffer.clear();
-  }
-
-  void write(std::span<const std::byte> bytes) {
-    if (buffer.size() + bytes.size() > kBuffer) flush();
-    if (bytes.size() >= kBuffer)
-      write_through(bytes);
-    else
-      buffer.insert(buffer.end(), bytes.begin(), bytes.end());
-  }
-
-  void sync_directory() const {
-    const std::filesystem::path directory = target.has_parent_path() ? target.parent_path() : ".";
-    const internal::Descriptor opened(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    // Some file systems refuse to sync a directory; the file itself is safe by then.
-    if (opened.get() >= 0) (void)::fsync(opened.get());
-  }
-
-  void remove_temporary() noexcept {
-    descriptor.close();
-    if (!renamed && !temporary.empty()) ::unlink(temporary.c_str());
-  }
 };
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::span<const NamedShape> tensors)
-    : state_(std::make_unique<State>()) {
-  state_->target = target_of(path);
+    : state_(std::make_unique<State>(path)) {
   const std::string text = header_text(tensors, state_->promised);
-  state_->open();
-  try {
-    const auto length = std::bit_cast<std::array<std::byte, 8>>(std::uint64_t{text.size()});
-    state_->write(length);
-    state_->write(std::as_bytes(std::span(text)));
-  } catch (...) {
-    state_->remove_temporary();
-    throw;
-  }
+  state_->file.append(std::bit_cast<std::array<std::byte, 8>>(std::uint64_t{text.size()}));
+  state_->file.append(std::as_bytes(std::span(text)));
 }
 
-SafetensorsWriter::~SafetensorsWriter() { state_->remove_temporary(); }
+SafetensorsWriter::~SafetensorsWriter() = default;
 
 void SafetensorsWriter::append(std::span<const std::byte> bytes) {
   if (std::ssize(bytes) > state_->promised - state_->appended)
-    fail(ErrorKind::bug, "{}: {} bytes appended to {}, wanted {} in all", state_->target.string(),
+    fail(ErrorKind::bug, "{}: {} bytes appended to {}, wanted {} in all", state_->file.target().string(),
          bytes.size(), state_->appended, state_->promised);
   state_->appended += std::ssize(bytes);
-  state_->write(bytes);
+  state_->file.append(bytes);
 }
 
 void SafetensorsWriter::finish() {
-  if (state_->renamed) fail(ErrorKind::bug, "{}: finished twice", state_->target.string());
   if (state_->appended != state_->promised)
-    fail(ErrorKind::bug, "{}: {} bytes appended, wanted {}", state_->target.string(), state_->appended,
+    fail(ErrorKind::bug, "{}: {} bytes appended, wanted {}", state_->file.target().string(), state_->appended,
          state_->promised);
-  state_->flush();
-  if (::fsync(state_->descriptor.get()) != 0) state_->broken("sync", errno);
-  state_->descriptor.close();
-  if (::rename(state_->temporary.c_str(), state_->target.c_str()) != 0) state_->broken("rename", errno);
-  state_->renamed = true;
-  state_->sync_directory();
+  state_->file.finish();
 }
 
-std::filesystem::path check_writable(const std::filesystem::path& path) {
-  SafetensorsWriter::State state;
-  state.target = target_of(path);
-  state.open();
-  state.remove_temporary();
-  return state.target;
-}
+std::filesystem::path check_writable(const std::filesystem::path& path) { return AtomicFile(path).target(); }
 
 void write_safetensors(const std::filesystem::path& path,
                        std::span<const std::pair<std::string, tensor::TensorView>> tensors) {

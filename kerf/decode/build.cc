@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <optional>
 
 #include "kerf/base/format.h"
 #include "kerf/base/fp_guard.h"
+#include "kerf/base/function_ref.h"
 #include "kerf/comm/agree.h"
 #include "kerf/decode/scalars.h"
 #include "kerf/layout/convert.h"
@@ -21,7 +21,7 @@ using checkpoint::Faults;
 
 // Runs task(i) for i in [0, n) on the workers; throws what the lowest i threw, so that the message does not
 // depend on who came first.
-void for_each_expert(const Workers& workers, std::int64_t n, const std::function<void(std::int64_t)>& task) {
+void for_each_expert(const Workers& workers, std::int64_t n, FunctionRef<void(std::int64_t)> task) {
   std::vector<Verdict> verdicts(static_cast<std::size_t>(n));
   workers.for_each(verdicts.size(), [&](std::size_t i, int) {
     verdicts[i] = attempt([&] { task(static_cast<std::int64_t>(i)); });

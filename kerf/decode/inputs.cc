@@ -15,7 +15,7 @@ namespace {
 // An integer in [0, n) from the upper half of a word.
 constexpr std::uint64_t below(std::uint64_t word, std::uint64_t n) { return ((word >> 32) * n) >> 32; }
 
-std::vector<std::int32_t> distinct_experts(const Stream& stream, std::int64_t tokens,
+std::vector<std::int32_t> distinct_experts(const numeric::SplitMix& stream, std::int64_t tokens,
                                            const InputShape& shape) {
   const auto k_count = static_cast<std::size_t>(shape.top_k);
   std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens) * k_count);
@@ -31,7 +31,7 @@ std::vector<std::int32_t> distinct_experts(const Stream& stream, std::int64_t to
   return ids;
 }
 
-std::vector<float> route_weights(const Stream& stream, std::int64_t tokens, std::int64_t top_k) {
+std::vector<float> route_weights(const numeric::SplitMix& stream, std::int64_t tokens, std::int64_t top_k) {
   std::vector<float> weights(static_cast<std::size_t>(tokens * top_k));
   const auto k_count = static_cast<std::size_t>(top_k);
   for (std::size_t first = 0; first < weights.size(); first += k_count) {
@@ -50,20 +50,19 @@ Inputs make_inputs(std::uint64_t seed, std::int64_t layer, std::int64_t tokens, 
   if (tokens < 0 || shape.top_k < 1 || shape.top_k > shape.experts)
     fail(ErrorKind::usage, "cannot make inputs of {} tokens for {} of {} experts", tokens, shape.top_k,
          shape.experts);
-  using enum Stream::Use;
   const FpGuard guard;
   Inputs out;
   out.tokens = tokens;
-  const Stream values(seed, layer, tokens, rows);
+  const numeric::SplitMix values = stream_of(seed, layer, tokens, Use::rows);
   out.x.resize(static_cast<std::size_t>(tokens * shape.hidden));
   for (std::size_t i = 0; i < out.x.size(); ++i)
-    out.x[i] = numeric::f32_to_bf16(static_cast<float>(bell(values[i])) / 37837.0F);
+    out.x[i] = numeric::f32_to_bf16(static_cast<float>(numeric::bell(values[i])) / numeric::bell_deviation);
   if (kind == checkpoint::ExpertKind::nvfp4) {
-    out.ids = distinct_experts(Stream(seed, layer, tokens, experts), tokens, shape);
-    out.weights = route_weights(Stream(seed, layer, tokens, weights), tokens, shape.top_k);
+    out.ids = distinct_experts(stream_of(seed, layer, tokens, Use::experts), tokens, shape);
+    out.weights = route_weights(stream_of(seed, layer, tokens, Use::weights), tokens, shape.top_k);
     return out;
   }
-  const Stream integers(seed, layer, tokens, logits);
+  const numeric::SplitMix integers = stream_of(seed, layer, tokens, Use::logits);
   out.logits.resize(static_cast<std::size_t>(tokens * shape.experts));
   for (std::size_t i = 0; i < out.logits.size(); ++i)
     out.logits[i] = static_cast<float>(static_cast<std::int64_t>(below(integers[i], 2048)) - 1024) / 256.0F;
@@ -83,18 +82,18 @@ std::vector<std::int32_t> spread_routes(std::int64_t tokens, std::int64_t top_k,
 
 std::vector<std::uint16_t> unit_rows(std::uint64_t seed, std::int64_t tokens, std::int64_t hidden) {
   const FpGuard guard;
-  const Stream values(seed, 0, tokens, Stream::Use::probe);
+  const numeric::SplitMix values = stream_of(seed, 0, tokens, Use::probe);
   std::vector<std::uint16_t> x(static_cast<std::size_t>(tokens * hidden));
   const auto width = static_cast<std::size_t>(hidden);
   for (std::size_t first = 0; first < x.size(); first += width) {
     double squares = 0;  // integers below 2^35 each: exact up to 2^18 of them, and in one order beyond
     for (std::size_t i = first; i < first + width; ++i) {
-      const double v = bell(values[i]);
+      const double v = numeric::bell(values[i]);
       squares += v * v;
     }
     const double rms = std::sqrt(squares / static_cast<double>(hidden));
     for (std::size_t i = first; i < first + width; ++i)
-      x[i] = numeric::f32_to_bf16(static_cast<float>(bell(values[i]) / rms));
+      x[i] = numeric::f32_to_bf16(static_cast<float>(numeric::bell(values[i]) / rms));
   }
   return x;
 }

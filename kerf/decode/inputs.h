@@ -8,44 +8,19 @@
 #include <vector>
 
 #include "kerf/checkpoint/checkpoint.h"
+#include "kerf/numeric/splitmix.h"
 
 namespace kerf::decode {
 
-// Counter-based splitmix64: value i of a stream does not need the values before it.
-class Stream {
- public:
-  // What the numbers are for; streams of one (seed, layer, tokens) are independent of each other.
-  enum class Use : std::uint64_t { rows = 1, experts = 2, weights = 3, logits = 4, probe = 5 };
+// What random numbers are for; streams of one (seed, layer, tokens) are independent of each other.
+enum class Use : std::uint64_t { rows = 1, experts = 2, weights = 3, logits = 4, probe = 5 };
 
-  explicit constexpr Stream(std::uint64_t state) : state_(state) {}
-  constexpr Stream(std::uint64_t seed, std::int64_t layer, std::int64_t tokens, Use use)
-      : state_(scramble(scramble(scramble(scramble(seed) + static_cast<std::uint64_t>(layer)) +
-                                 static_cast<std::uint64_t>(tokens)) +
-                        static_cast<std::uint64_t>(use))) {}
-
-  // The (i + 1)-th output of splitmix64 from this state.
-  [[nodiscard]] constexpr std::uint64_t operator[](std::uint64_t i) const {
-    return finish(state_ + (i + 1) * gamma);
-  }
-
- private:
-  static constexpr std::uint64_t gamma = 0x9E3779B97F4A7C15U;
-  static constexpr std::uint64_t finish(std::uint64_t z) {
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
-    return z ^ (z >> 31);
-  }
-  static constexpr std::uint64_t scramble(std::uint64_t z) { return finish(z + gamma); }
-
-  std::uint64_t state_;
-};
-
-// A word is taken as four 16-bit numbers; their sum less its mean: an integer in [-131070, 131070],
-// bell-shaped, with standard deviation 2^16 / sqrt(3) = 37837.
-constexpr std::int32_t bell(std::uint64_t word) {
-  return static_cast<std::int32_t>((word & 0xFFFFU) + ((word >> 16) & 0xFFFFU) + ((word >> 32) & 0xFFFFU) +
-                                   (word >> 48)) -
-         131070;
+constexpr numeric::SplitMix stream_of(std::uint64_t seed, std::int64_t layer, std::int64_t tokens, Use use) {
+  const auto scrambled = [](std::uint64_t z) { return numeric::SplitMix(z)[0]; };
+  return numeric::SplitMix(
+      scrambled(scrambled(scrambled(scrambled(seed) + static_cast<std::uint64_t>(layer)) +
+                          static_cast<std::uint64_t>(tokens)) +
+                static_cast<std::uint64_t>(use)));
 }
 
 // What the inputs of a layer are made for.
@@ -68,10 +43,9 @@ Inputs make_inputs(std::uint64_t seed, std::int64_t layer, std::int64_t tokens, 
                    const InputShape& shape);
 
 // Routes [T, K] that reach experts all over [0, E), so that every one of a few ranks serves some: with n =
-// T*K routes, route r goes to r*E/n + (r/K) mod (E/n) where E >= n (all distinct), else to r mod E. With n >=
-// 2
-// * ranks every linear placement over `ranks` gives each rank at least one route: neighbours are at most
-// 2*E/n experts apart.
+// T*K routes, route r goes to r*E/n + (r/K) mod (E/n) where E >= n (all distinct), else to r mod E. From n =
+// 2 * ranks on, every linear placement over `ranks` gives each rank at least one route: neighbours are at
+// most 2*E/n experts apart.
 std::vector<std::int32_t> spread_routes(std::int64_t tokens, std::int64_t top_k, std::int64_t experts);
 
 // Rows [T, H] of unit RMS (bf16): bell-shaped, each row divided by its own root mean square.

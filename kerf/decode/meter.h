@@ -2,8 +2,6 @@
 // whatever Memory its caller handed in.
 #pragma once
 
-#include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -17,24 +15,21 @@ class Meter : public tensor::Memory {
 
   std::byte* allocate(std::size_t bytes) override {
     std::byte* block = below_->allocate(bytes);
-    const std::int64_t now = current_ += static_cast<std::int64_t>(bytes);
-    for (std::int64_t seen = peak_; now > seen && !peak_.compare_exchange_weak(seen, now);) {
-    }
+    usage_.add(static_cast<std::int64_t>(bytes));
     return block;
   }
   void release(std::byte* block, std::size_t bytes) noexcept override {
     below_->release(block, bytes);
-    if (block != nullptr) current_ -= static_cast<std::int64_t>(bytes);
+    if (block != nullptr) usage_.remove(static_cast<std::int64_t>(bytes));
   }
 
-  [[nodiscard]] std::int64_t current() const noexcept { return current_; }
-  [[nodiscard]] std::int64_t peak() const noexcept { return peak_; }
-  void reset_peak() noexcept { peak_ = current_.load(); }
+  [[nodiscard]] std::int64_t current() const noexcept { return usage_.current(); }
+  [[nodiscard]] std::int64_t peak() const noexcept { return usage_.peak(); }
+  void reset_peak() noexcept { usage_.reset_peak(); }
 
  private:
   tensor::Memory* below_;
-  std::atomic<std::int64_t> current_{0};
-  std::atomic<std::int64_t> peak_{0};
+  tensor::Usage usage_;
 };
 
 }  // namespace kerf::decode

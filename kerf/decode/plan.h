@@ -21,8 +21,8 @@ inline constexpr std::int64_t most_tokens = 65'536;
 // The tactic of steps on sliced experts, and how it was found.
 struct TacticChoice {
   op::Tactic tactic;  // (-1, -1): the op's default
-  bool pinned =
-      false;  // the first preferred tactic that every rank can run at every prepared number of tokens
+  // The first preferred tactic that every rank can run at every prepared number of tokens.
+  bool pinned = false;
   int preference = -1;  // its place in the list of preferred tactics, -1 where not pinned
   int of = 0;           // length of that list
 };

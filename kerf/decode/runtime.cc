@@ -32,8 +32,8 @@ void log_sharding(const Rank& rank, std::span<const Layer> layers, const ShardRe
   const TacticChoice& choice = plan.tactic;
   rank.info(
       fmt::format("expert TP over {} ranks: {} NVFP4 layers ({} BF16 layers stay EP), {} experts of width {} "
-                  "on each rank, {:.3f} "
-                  "GiB added a rank; probe rel L2 {:.6f} to {:.6f}; tactic at {} tokens: tile {}, config {}, "
+                  "on each rank, {:.3f} GiB added a rank; probe rel L2 {:.6f} to {:.6f}; tactic at {} "
+                  "tokens: tile {}, config {}, "
                   "{}; {:.3f} s",
                   rank.group.size(), report.nvfp4_layers, report.bf16_layers, layer->sliced->shape.experts,
                   layer->sliced->shape.intermediate, static_cast<double>(report.bytes_per_rank) / (1U << 30U),

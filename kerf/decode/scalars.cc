@@ -41,8 +41,7 @@ void write_scalars(const checkpoint::LayerScales& scales, op::Input input,
     if (!usable(gate[e]) || !usable(up[e]) || !usable(down[e]))
       fail(ErrorKind::checkpoint,
            "expert {}: the global scales combine to g1_alphas {}, g1_scale_c {}, g2_alphas {}; finite and "
-           "positive "
-           "wanted (weight_scale_2 gate {}, up {}, down {}; input scales {}, {})",
+           "positive wanted (weight_scale_2 gate {}, up {}, down {}; input scales {}, {})",
            first + e, gate[e], up[e], down[e], scales.ws2_gate[first + e], scales.ws2_up[first + e],
            scales.ws2_down[first + e], scales.in13, scales.in2);
 }

@@ -78,6 +78,10 @@ std::vector<std::int64_t> legal_tp(std::int64_t intermediate) {
   return divisors(intermediate / kIntermediateUnit);
 }
 
+std::vector<std::int64_t> legal_ep(std::int64_t experts) {
+  return experts < 1 ? std::vector<std::int64_t>{} : divisors(experts);
+}
+
 Verdict cuttable(std::int64_t hidden, std::int64_t intermediate, std::int64_t tp) {
   const std::string legal = list(legal_tp(intermediate));
   if (tp < 1)
@@ -103,7 +107,7 @@ Verdict placeable(std::int64_t experts, std::int64_t ep) {
   if (experts > kWidest)
     return because(ErrorKind::usage, "{} experts over {} ranks: at most {} experts are wanted", experts, ep,
                    kWidest);
-  const std::string legal = list(divisors(experts));
+  const std::string legal = list(legal_ep(experts));
   if (ep < 1)
     return because(ErrorKind::usage, "ep {} is not a number of ranks; at least 1 is wanted; legal ep: {}", ep,
                    legal);

@@ -18,6 +18,9 @@ Verdict convertible_bf16(std::int64_t hidden, std::int64_t intermediate);
 // Every tp >= 1 for which I / tp is a whole multiple of 64, ascending. Empty where I itself is not.
 std::vector<std::int64_t> legal_tp(std::int64_t intermediate);
 
+// Every ep >= 1 that E experts can be placed over whole, ascending: the divisors of E. Empty for E < 1.
+std::vector<std::int64_t> legal_ep(std::int64_t experts);
+
 // Nothing where converted experts can be cut tp ways by moving bytes: convertible, tp divides I, I / tp % 64
 // == 0. tp < 1 is a usage error. The reason gives the slice's width, why it fails and the legal tp.
 Verdict cuttable(std::int64_t hidden, std::int64_t intermediate, std::int64_t tp);

@@ -20,8 +20,7 @@ void check_shape(const MetadataShape& s) {
   if (!sound) {
     fail(ErrorKind::bug,
          "routing metadata of {} tokens, top {}, {} experts of which [{}, {} + {}) are here, tile {}: makes "
-         "no "
-         "sense",
+         "no sense",
          s.tokens, s.top_k, s.experts, s.offset, s.offset, s.local, s.tile);
   }
   // Rows are 32-bit words. Each factor is bounded before it is multiplied, so that nothing wraps on the way.

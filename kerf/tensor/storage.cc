@@ -30,9 +30,7 @@ std::byte* HostMemory::allocate(std::size_t bytes) {
           : static_cast<std::byte*>(std::aligned_alloc(kAlign, (bytes + kAlign - 1) / kAlign * kAlign));
   if (block == nullptr)
     fail(ErrorKind::memory, "no memory for a block of {} bytes; {} bytes are in use", bytes, current());
-  const std::int64_t now = current_ += static_cast<std::int64_t>(bytes);
-  for (std::int64_t seen = peak_; now > seen && !peak_.compare_exchange_weak(seen, now);) {
-  }
+  usage_.add(static_cast<std::int64_t>(bytes));
   return block;
 }
 
@@ -42,7 +40,7 @@ void HostMemory::release(std::byte* block, std::size_t bytes) noexcept {
     munmap(block, bytes);
   else
     std::free(block);
-  current_ -= static_cast<std::int64_t>(bytes);
+  usage_.remove(static_cast<std::int64_t>(bytes));
 }
 
 Tensor::Tensor(Memory& memory, Dtype dtype, const Shape& shape)

@@ -23,19 +23,36 @@ class Memory {
   virtual void release(std::byte* block, std::size_t bytes) noexcept = 0;
 };
 
+// Bytes in use, and the most that ever were. Any thread may call it.
+class Usage {
+ public:
+  void add(std::int64_t bytes) noexcept {
+    const std::int64_t now = current_ += bytes;
+    for (std::int64_t seen = peak_; now > seen && !peak_.compare_exchange_weak(seen, now);) {
+    }
+  }
+  void remove(std::int64_t bytes) noexcept { current_ -= bytes; }
+  [[nodiscard]] std::int64_t current() const noexcept { return current_; }
+  [[nodiscard]] std::int64_t peak() const noexcept { return peak_; }
+  void reset_peak() noexcept { peak_ = current_.load(); }
+
+ private:
+  std::atomic<std::int64_t> current_{0};
+  std::atomic<std::int64_t> peak_{0};
+};
+
 // Host memory: pages from the system for large blocks (huge pages where the kernel gives them), counted.
 class HostMemory : public Memory {
  public:
   std::byte* allocate(std::size_t bytes) override;
   void release(std::byte* block, std::size_t bytes) noexcept override;
 
-  [[nodiscard]] std::int64_t current() const noexcept { return current_.load(); }
-  [[nodiscard]] std::int64_t peak() const noexcept { return peak_.load(); }
-  void reset_peak() noexcept { peak_.store(current_.load()); }
+  [[nodiscard]] std::int64_t current() const noexcept { return usage_.current(); }
+  [[nodiscard]] std::int64_t peak() const noexcept { return usage_.peak(); }
+  void reset_peak() noexcept { usage_.reset_peak(); }
 
  private:
-  std::atomic<std::int64_t> current_{0};
-  std::atomic<std::int64_t> peak_{0};
+  Usage usage_;
 };
 
 // A tensor that owns its bytes. Movable; the Memory must outlive it. Empty after default construction.

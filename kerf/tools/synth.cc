@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdio>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <system_error>
 #include <utility>
 
 #include "kerf/base/format.h"
+#include "kerf/checkpoint/atomic_file.h"
 #include "kerf/checkpoint/safetensors.h"
 #include "kerf/layout/geometry.h"
 #include "kerf/tools/internal/synth_model.h"
@@ -23,7 +22,6 @@ namespace {
 
 constexpr const char* marker_name = ".kerf-synth";
 constexpr const char* index_name = "model.safetensors.index.json";
-constexpr const char* partial = ".partial";
 constexpr std::array<const char*, 4> config_names = {"config.json", "hf_quant_config.json", index_name,
                                                      marker_name};
 
@@ -55,7 +53,7 @@ bool is_shard_name(const std::string& name) {
 
 bool is_own_name(const std::string& name) {
   return is_shard_name(name) || std::any_of(config_names.begin(), config_names.end(), [&](const char* own) {
-           return name == own || name == std::string(own) + partial;
+           return name == own || name.starts_with(checkpoint::AtomicFile::temporary_prefix(own));
          });
 }
 
@@ -63,23 +61,10 @@ bool is_own_name(const std::string& name) {
   fail(ErrorKind::checkpoint, "cannot {} {}: {}", what, path.string(), why);
 }
 
-// A small file, whole or not at all.
 void write_text(const fs::path& path, const std::string& text) {
-  const fs::path temporary = path.string() + partial;
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(temporary.c_str(), "wb"),
-                                                             &std::fclose);
-  if (!file) fail_io("write", temporary, std::generic_category().message(errno));
-  const bool written =
-      std::fwrite(text.data(), 1, text.size(), file.get()) == text.size() && std::fflush(file.get()) == 0;
-  const std::string why = written ? "" : std::generic_category().message(errno);
-  std::error_code ignored;
-  if (!written) {
-    fs::remove(temporary, ignored);
-    fail_io("write", path, why);
-  }
-  std::error_code error;
-  fs::rename(temporary, path, error);
-  if (error) fail_io("rename to", path, error.message());
+  checkpoint::AtomicFile file(path);
+  file.append(std::as_bytes(std::span(text)));
+  file.finish();
 }
 
 // Makes the directory, or clears it of an earlier run's files; refuses one that holds anything else.

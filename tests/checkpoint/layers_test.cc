@@ -179,15 +179,23 @@ TEST(Layers, FusedInputScalesMissing) {
   EXPECT_TRUE(test::faults_of(onehot).empty());
 }
 
+// A tensor in place of the right one, and what the refusal says beside the tensor's name and the layer.
+struct WrongTensor {
+  const char* tensor;
+  OwnedTensor with;
+  const char* got;
+  const char* wanted;
+};
+
+void expect_refused(Onehot onehot, const std::string& full_name, const WrongTensor& wrong, const char* file) {
+  onehot.at(full_name) = wrong.with;
+  EXPECT_THAT(refused_open(onehot), AllOf(HasSubstr(full_name), HasSubstr("layer 0"), HasSubstr(file),
+                                          HasSubstr(wrong.got), HasSubstr(wrong.wanted)));
+}
+
 TEST(Layers, FusedShapesAndDtypes) {
-  struct Case {
-    const char* tensor;
-    OwnedTensor with;
-    const char* got;
-    const char* wanted;
-  };
   using tensor::Dtype;
-  const std::vector<Case> cases = {
+  const std::vector<WrongTensor> cases = {
       {"gate_up_proj", filled(Dtype::u8, {5, 256, 128}), "got U8 [5, 256, 128]", "wanted [4, 256, 128]"},
       {"gate_up_proj", filled(Dtype::u8, {4, 128, 256}), "got U8 [4, 128, 256]", "wanted [4, 256, 128]"},
       {"gate_up_proj", filled(Dtype::f4, {4, 256, 256}), "got F4 [4, 256, 256]", "wanted U8"},
@@ -197,13 +205,8 @@ TEST(Layers, FusedShapesAndDtypes) {
       {"down_proj_weight_scale", filled(Dtype::f8_e4m3, {4, 256, 16}), "got F8_E4M3 [4, 256, 16]",
        "wanted [4, 256, 8]"},
   };
-  for (const Case& c : cases) {
-    Onehot onehot = fused_onehot();
-    onehot.at(stacked(onehot, c.tensor)) = c.with;
-    EXPECT_THAT(refused_open(onehot),
-                AllOf(HasSubstr(c.tensor), HasSubstr("layer 0"), HasSubstr("model.safetensors"),
-                      HasSubstr(c.got), HasSubstr(c.wanted)));
-  }
+  const Onehot sound = fused_onehot();
+  for (const WrongTensor& c : cases) expect_refused(sound, stacked(sound, c.tensor), c, "model.safetensors");
   for (const char* name : {"gate_up_proj", "down_proj", "down_proj_weight_scale"}) {
     Onehot onehot = fused_onehot();
     onehot.remove(stacked(onehot, name));
@@ -212,14 +215,8 @@ TEST(Layers, FusedShapesAndDtypes) {
 }
 
 TEST(Layers, PerExpertShapesAndDtypes) {
-  struct Case {
-    const char* tensor;
-    OwnedTensor with;
-    const char* got;
-    const char* wanted;
-  };
   using tensor::Dtype;
-  const std::vector<Case> cases = {
+  const std::vector<WrongTensor> cases = {
       {"gate_proj.weight", filled(Dtype::u8, {128, 64}), "got U8 [128, 64]", "wanted [128, 128]"},
       {"up_proj.weight", filled(Dtype::u8, {64, 128}), "got U8 [64, 128]", "wanted [128, 128]"},
       {"down_proj.weight", filled(Dtype::u8, {128, 128}), "got U8 [128, 128]", "wanted [256, 64]"},
@@ -229,13 +226,9 @@ TEST(Layers, PerExpertShapesAndDtypes) {
       {"up_proj.weight_scale", filled(Dtype::f8_e4m3, {128, 8}), "got F8_E4M3 [128, 8]", "wanted [128, 16]"},
       {"up_proj.weight", filled(Dtype::bf16, {128, 256}), "got BF16", "wanted U8 (NVFP4)"},
   };
-  for (const Case& c : cases) {
-    Onehot onehot;
-    onehot.at(onehot.name(2, c.tensor)) = c.with;
-    EXPECT_THAT(refused_open(onehot),
-                AllOf(HasSubstr(onehot.name(2, c.tensor)), HasSubstr("layer 0"),
-                      HasSubstr("model-00002-of-00002.safetensors"), HasSubstr(c.got), HasSubstr(c.wanted)));
-  }
+  const Onehot sound;
+  for (const WrongTensor& c : cases)
+    expect_refused(sound, sound.name(2, c.tensor), c, "model-00002-of-00002.safetensors");
   Onehot bf16({.layers = {ExpertKind::bf16}});
   bf16.at(bf16.name(1, "down_proj.weight")) = filled(Dtype::bf16, {128, 256});
   EXPECT_THAT(refused_open(bf16), AllOf(HasSubstr("got BF16 [128, 256]"), HasSubstr("wanted [256, 128]")));

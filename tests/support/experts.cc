@@ -10,21 +10,6 @@
 
 namespace kerf::test {
 
-std::uint64_t Random::next() {
-  state_ += 0x9E3779B97F4A7C15ULL;
-  std::uint64_t z = state_;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
-  return z ^ (z >> 31);
-}
-
-float Random::normal() {
-  const std::uint64_t v = next();
-  const auto sum =
-      static_cast<std::int64_t>((v & 0xFFFFU) + ((v >> 16) & 0xFFFFU) + ((v >> 32) & 0xFFFFU) + (v >> 48));
-  return static_cast<float>(sum - 131070) / 37837.0F;
-}
-
 namespace {
 
 void fill_codes(std::span<std::byte> bytes, Random& random) {

@@ -5,21 +5,23 @@
 #include <vector>
 
 #include "kerf/layout/experts.h"
+#include "kerf/numeric/splitmix.h"
 #include "kerf/op/op.h"
 
 namespace kerf::test {
 
-// splitmix64: the same numbers everywhere.
+// Numbers of one stream, one after the other: the same everywhere.
 class Random {
  public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next();
+  explicit Random(std::uint64_t seed) : stream_(seed) {}
+  std::uint64_t next() { return stream_[drawn_++]; }
   std::uint64_t below(std::uint64_t n) { return next() % n; }
-  // Roughly standard normal: the sum of four 16-bit numbers, less its mean.
-  float normal();
+  // Roughly standard normal.
+  float normal() { return static_cast<float>(numeric::bell(next())) / numeric::bell_deviation; }
 
  private:
-  std::uint64_t state_;
+  numeric::SplitMix stream_;
+  std::uint64_t drawn_ = 0;
 };
 
 // NVFP4 experts of any codes and positive block scales around 1 (some zero, some -0), scalars that keep rows

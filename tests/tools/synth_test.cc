@@ -347,13 +347,13 @@ TEST(Synth, LeavesWhatIsNoRegularFileAlone) {
   synth(dir.path() / "c", o, Workers(1));
   const fs::path thesis = dir.path() / "thesis";
   std::ofstream(thesis) << "years of work";
-  fs::create_symlink(thesis, dir.path() / "c" / "config.json.partial");
+  fs::create_symlink(thesis, dir.path() / "c" / "config.json.tmp-1-0");
   try {
     synth(dir.path() / "c", o, Workers(1));
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::usage);
-    EXPECT_NE(std::string(e.what()).find("config.json.partial"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("config.json.tmp-1-0"), std::string::npos) << e.what();
   }
   EXPECT_EQ(slurp(thesis), "years of work");
   EXPECT_TRUE(fs::exists(dir.path() / "c" / "config.json"));

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "kerf/decode/inputs.h"
+#include "kerf/numeric/splitmix.h"
 
 namespace kerf::tools::internal {
 
@@ -40,8 +40,8 @@ struct ExpertScales {
   float gate, up, down, input, intermediate;
 };
 ExpertScales expert_scales(const SynthOptions& o, std::int64_t layer, std::int64_t expert) {
-  const std::uint64_t word =
-      decode::Stream(stream_of(o.seed, fmt::format("scales {}", layer)))[static_cast<std::uint64_t>(expert)];
+  const std::uint64_t word = numeric::SplitMix(
+      stream_of(o.seed, fmt::format("scales {}", layer)))[static_cast<std::uint64_t>(expert)];
   const float unit = code_rms() * scale_rms();  // RMS of codes times block scales
   // Gate and up share a scale in three experts of four, as fused quantisation gives it; in the others the up
   // matrix was quantised on its own.

@@ -5,12 +5,13 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
-#include "kerf/decode/inputs.h"
 #include "kerf/numeric/bf16.h"
 #include "kerf/numeric/e2m1.h"
 #include "kerf/numeric/e4m3.h"
+#include "kerf/numeric/splitmix.h"
 
 namespace kerf::tools::internal {
 
@@ -21,12 +22,14 @@ using Table = std::array<std::uint8_t, 256>;
 // How many of 128 normals get each magnitude code, where the block's largest of 16 (1.9 deviations on
 // average) is scaled to 6: code c takes the normals between its rounding boundaries times 1.9 / 6.
 constexpr std::array<int, 8> code_counts = {8, 16, 15, 14, 19, 21, 20, 15};
+static_assert(std::accumulate(code_counts.begin(), code_counts.end(), 0) == 128);
 
 // How many of 256 blocks get each e4m3 scale, from 80 (0x6A) to 320 (0x7A): the largest of 16 normals is
 // below a with probability erf(a / sqrt 2)^16, and 5.5 deviations (the largest of a whole matrix) stand for
 // 448.
 constexpr std::uint8_t first_scale = 0x6A;
 constexpr std::array<int, 17> scale_counts = {1, 1, 3, 5, 8, 11, 23, 40, 43, 39, 30, 21, 13, 8, 6, 3, 1};
+static_assert(std::accumulate(scale_counts.begin(), scale_counts.end(), 0) == 256);
 
 constexpr Table code_table() {
   Table table{};
@@ -36,7 +39,6 @@ constexpr Table code_table() {
       table[at++] = static_cast<std::uint8_t>(code);
       table[at++] = static_cast<std::uint8_t>(code | 8U);
     }
-  if (at != table.size()) throw "the counts of codes do not add up to 128";
   return table;
 }
 
@@ -45,7 +47,6 @@ constexpr Table scale_table() {
   std::size_t at = 0;
   for (std::size_t i = 0; i < scale_counts.size(); ++i)
     for (int n = 0; n < scale_counts[i]; ++n) table[at++] = static_cast<std::uint8_t>(first_scale + i);
-  if (at != table.size()) throw "the counts of scales do not add up to 256";
   return table;
 }
 
@@ -60,7 +61,7 @@ constexpr float mean_square(const Table& table, Value value) {
   return sum / 256.0F;
 }
 
-float centred(std::uint64_t word) { return static_cast<float>(decode::bell(word)); }
+float centred(std::uint64_t word) { return static_cast<float>(numeric::bell(word)); }
 
 // Writes units of `Unit` bytes, made by unit(i), over [begin, begin + out.size()).
 template <std::size_t Unit, typename Make>
@@ -82,9 +83,9 @@ void fill_units(std::int64_t begin, std::span<std::byte> out, Make make) {
 }  // namespace
 
 std::uint64_t stream_of(std::uint64_t seed, std::string_view name) {
-  std::uint64_t hash = decode::Stream(seed)[0];
+  std::uint64_t hash = numeric::SplitMix(seed)[0];
   for (const char c : name) hash = (hash ^ static_cast<std::uint8_t>(c)) * 0x100000001B3U;  // FNV-1a
-  return decode::Stream(hash)[0];
+  return numeric::SplitMix(hash)[0];
 }
 
 float code_rms() {
@@ -98,7 +99,7 @@ float scale_rms() {
 }
 
 void fill_bytes(const Source& source, std::int64_t begin, std::span<std::byte> out) {
-  const decode::Stream stream(source.stream);
+  const numeric::SplitMix stream(source.stream);
   switch (source.fill) {
     case Fill::codes:
       fill_units<4>(begin, out, [stream](std::uint64_t i) {
@@ -119,14 +120,16 @@ void fill_bytes(const Source& source, std::int64_t begin, std::span<std::byte> o
       });
       return;
     case Fill::bf16_normal:
-      fill_units<2>(begin, out, [stream, factor = source.deviation / 37837.0F](std::uint64_t i) {
-        return numeric::f32_to_bf16(centred(stream[i]) * factor);
-      });
+      fill_units<2>(begin, out,
+                    [stream, factor = source.deviation / numeric::bell_deviation](std::uint64_t i) {
+                      return numeric::f32_to_bf16(centred(stream[i]) * factor);
+                    });
       return;
     case Fill::f32_normal:
-      fill_units<4>(begin, out, [stream, factor = source.deviation / 37837.0F](std::uint64_t i) {
-        return centred(stream[i]) * factor;
-      });
+      fill_units<4>(begin, out,
+                    [stream, factor = source.deviation / numeric::bell_deviation](std::uint64_t i) {
+                      return centred(stream[i]) * factor;
+                    });
       return;
     case Fill::f32_values: {
       const auto bytes = std::as_bytes(std::span(source.values)).subspan(static_cast<std::size_t>(begin));

@@ -21,7 +21,7 @@ enum class Fill : std::uint8_t {
 
 struct Source {
   Fill fill = Fill::codes;
-  std::uint64_t stream = 0;  // state of a decode::Stream
+  std::uint64_t stream = 0;  // state of a numeric::SplitMix
   float deviation = 1.0F;
   std::vector<float> values;
 };
