@@ -64,6 +64,8 @@ TEST(Scales, InputScalesAreTheLargestOfAllExperts) {
     const LayerScales scales = scales_of(onehot, faults);
     EXPECT_EQ(scales.in13, 1.5F);
     EXPECT_EQ(scales.in2, 217.0F);
+    EXPECT_EQ(scales.least13, 1.0F);
+    EXPECT_EQ(scales.least2, 216.0F);
   }
 }
 

@@ -130,5 +130,13 @@ TEST(Placeable, WholeExpertsOnEveryRank) {
   EXPECT_TRUE(placeable(std::int64_t{1} << 62, 1).has_value());
 }
 
+TEST(Placeable, LegalEpAreTheDivisors) {
+  EXPECT_EQ(legal_ep(12), (std::vector<std::int64_t>{1, 2, 3, 4, 6, 12}));
+  EXPECT_EQ(legal_ep(16), (std::vector<std::int64_t>{1, 2, 4, 8, 16}));
+  EXPECT_EQ(legal_ep(1), (std::vector<std::int64_t>{1}));
+  EXPECT_TRUE(legal_ep(0).empty());
+  for (const std::int64_t ep : legal_ep(60)) EXPECT_FALSE(placeable(60, ep)) << ep;
+}
+
 }  // namespace
 }  // namespace kerf::layout
