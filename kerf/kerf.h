@@ -13,6 +13,7 @@
 #include "kerf/checkpoint/faults.h"
 #include "kerf/checkpoint/safetensors.h"
 #include "kerf/comm/agree.h"
+#include "kerf/comm/grid.h"
 #include "kerf/comm/group.h"
 #include "kerf/comm/local.h"
 #include "kerf/decode/build.h"

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 
@@ -37,11 +38,11 @@ class Group {
   virtual void all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
                           std::string_view what) = 0;
 
-  // send[d] goes to rank d; all[s] of `received` (equal parts, ranks ascending) comes from rank s. Strided
-  // blocks are sent without packing where the transport can. Every block of the call has the same packed
-  // size.
-  virtual void all_to_all(std::span<const tensor::StridedBytes> send, std::span<std::byte> received,
-                          std::string_view what) = 0;
+  // send[d] goes to rank d, and received[s] takes what rank s sends here: size() of each, of any sizes, as
+  // long as both ends of a pair have the same. Strided blocks are sent without packing where the transport
+  // can.
+  virtual void all_to_all(std::span<const tensor::StridedBytes> send,
+                          std::span<const std::span<std::byte>> received, std::string_view what) = 0;
 
   // bf16 sums over ranks (raw bits) by numeric/rank_sum.h: of everything, on every rank; or of part `rank()`
   // of equal parts only (mine.size() == size() * part.size()).
@@ -49,6 +50,15 @@ class Group {
                               std::string_view what) = 0;
   virtual void reduce_scatter_sum(std::span<const std::uint16_t> mine, std::span<std::uint16_t> part,
                                   std::string_view what) = 0;
+
+  // A new group of the ranks that pass the same colour, in the order they have here. Collective; each rank
+  // gets the part that it belongs to. This group must outlive its parts. Messages of a part number the ranks
+  // as the whole group does.
+  [[nodiscard]] virtual std::unique_ptr<Group> split(int colour, std::string_view what) = 0;
 };
+
+// all_to_all() into equal parts of one piece of memory, ranks ascending. Allocates.
+void all_to_all(Group& group, std::span<const tensor::StridedBytes> send, std::span<std::byte> received,
+                std::string_view what);
 
 }  // namespace kerf::comm

@@ -4,6 +4,8 @@
 #include <array>
 #include <cstring>
 #include <exception>
+#include <memory>
+#include <mutex>
 #include <new>
 #include <thread>
 #include <utility>
@@ -30,11 +32,45 @@ void copy(std::span<const std::byte> from, std::byte* to) {
   if (!from.empty() && from.data() != to) std::memcpy(to, from.data(), from.size());
 }
 
+// Every meeting of a process's ranks: that of all of them, and those of the parts they split into. A rank
+// that leaves, leaves all it belongs to.
+class World {
+ public:
+  World(int ranks, std::chrono::milliseconds timeout) : all_(open({}, ranks, timeout)) {}
+
+  [[nodiscard]] Meeting& all() { return all_; }
+
+  // A meeting of the ranks with these numbers (of all ranks, ascending).
+  Meeting& open(std::vector<int> members, std::chrono::milliseconds timeout) {
+    const std::lock_guard lock(lock_);
+    return *meetings_.emplace_back(std::make_unique<Meeting>(std::move(members), timeout));
+  }
+
+  void leave(int rank, std::string_view reason) noexcept {
+    const std::lock_guard lock(lock_);
+    for (const auto& meeting : meetings_) {
+      const auto names = meeting->names();
+      const auto at = std::find(names.begin(), names.end(), rank);
+      if (at != names.end()) meeting->leave(static_cast<int>(at - names.begin()), reason);
+    }
+  }
+
+ private:
+  Meeting& open(std::vector<int> members, int ranks, std::chrono::milliseconds timeout) {
+    for (int r = 0; r < ranks; ++r) members.push_back(r);
+    return open(std::move(members), timeout);
+  }
+
+  std::mutex lock_;
+  std::vector<std::unique_ptr<Meeting>> meetings_;
+  Meeting& all_;
+};
+
 // A collective is: meet (all posts are there and fit), read the peers' memory, part (nobody reads any more).
 class LocalGroup final : public Group {
  public:
-  LocalGroup(Meeting& meeting, int rank)
-      : meeting_(meeting), rank_(rank), terms_(static_cast<std::size_t>(meeting.ranks())) {}
+  LocalGroup(World& world, Meeting& meeting, int rank)
+      : world_(world), meeting_(meeting), rank_(rank), terms_(static_cast<std::size_t>(meeting.ranks())) {}
 
   [[nodiscard]] std::string_view name() const override { return "local"; }
   [[nodiscard]] int rank() const override { return rank_; }
@@ -49,14 +85,14 @@ class LocalGroup final : public Group {
     meeting_.part();
   }
 
-  void all_to_all(std::span<const tensor::StridedBytes> send, std::span<std::byte> received,
+  void all_to_all(std::span<const tensor::StridedBytes> send, std::span<const std::span<std::byte>> received,
                   std::string_view what) override {
-    meeting_.meet(rank_, {.collective = Collective::all_to_all, .what = what, .send = send, .out = received});
-    const auto part = static_cast<std::size_t>(send.front().packed_bytes());
+    meeting_.meet(rank_,
+                  {.collective = Collective::all_to_all, .what = what, .send = send, .received = received});
     // Straight from the sender's strided block to its final place.
-    if (part != 0)
-      for_each_peer(
-          [&](std::size_t s) { tensor::pack(meeting_.posts()[s].send[me()], received.data() + s * part); });
+    for_each_peer([&](std::size_t s) {
+      if (!received[s].empty()) tensor::pack(meeting_.posts()[s].send[me()], received[s].data());
+    });
     meeting_.part();
   }
 
@@ -66,7 +102,6 @@ class LocalGroup final : public Group {
     meeting_.meet(rank_, {.collective = Collective::all_reduce,
                           .what = what,
                           .mine = std::as_bytes(mine),
-
                           .out = std::as_writable_bytes(sum)});
     const std::size_t ranks = terms_.size();
     const std::size_t first = mine.size() * me() / ranks;
@@ -82,7 +117,6 @@ class LocalGroup final : public Group {
     meeting_.meet(rank_, {.collective = Collective::reduce_scatter,
                           .what = what,
                           .mine = std::as_bytes(mine),
-
                           .out = std::as_writable_bytes(part)});
     const std::size_t first = part.size() * me();
     reduce(first, first + part.size(), [&](std::size_t at, std::span<const std::uint16_t> run) {
@@ -91,7 +125,30 @@ class LocalGroup final : public Group {
     meeting_.part();
   }
 
+  // The lowest rank of each colour opens the part's meeting, and all learn where it is.
+  [[nodiscard]] std::unique_ptr<Group> split(int colour, std::string_view what) override {
+    const std::vector<int> colours = gathered(colour, what);
+    std::vector<int> members;
+    int rank = 0;
+    for (std::size_t r = 0; r < colours.size(); ++r) {
+      if (colours[r] != colour) continue;
+      if (r == me()) rank = static_cast<int>(members.size());
+      members.push_back(meeting_.names()[r]);
+    }
+    const auto first = std::find(colours.begin(), colours.end(), colour) - colours.begin();
+    Meeting* part = rank == 0 ? &world_.open(std::move(members), meeting_.timeout()) : nullptr;
+    part = gathered(part, what)[static_cast<std::size_t>(first)];
+    return std::make_unique<LocalGroup>(world_, *part, rank);
+  }
+
  private:
+  template <typename T>
+  std::vector<T> gathered(T mine, std::string_view what) {
+    std::vector<T> all(terms_.size());
+    all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), what);
+    return all;
+  }
+
   [[nodiscard]] std::size_t me() const { return static_cast<std::size_t>(rank_); }
 
   // This rank first, then the ones after it: at any moment the ranks read from different peers.
@@ -113,6 +170,7 @@ class LocalGroup final : public Group {
     }
   }
 
+  World& world_;
   Meeting& meeting_;
   int rank_;
   std::vector<const std::uint16_t*> terms_;  // where each rank's values lie, during a reduction
@@ -172,10 +230,10 @@ void run_local(int ranks, const LocalOptions& options, const std::function<void(
   if (options.timeout < std::chrono::milliseconds{1})
     fail(ErrorKind::usage, "a local group with a timeout of {} ms, wanted 1 or more",
          options.timeout.count());
-  Meeting meeting(ranks, options.timeout);
+  World world(ranks, options.timeout);
   std::vector<LocalGroup> groups;
   groups.reserve(static_cast<std::size_t>(ranks));
-  for (int r = 0; r < ranks; ++r) groups.emplace_back(meeting, r);
+  for (int r = 0; r < ranks; ++r) groups.emplace_back(world, world.all(), r);
   std::vector<Outcome> outcomes(groups.size());
 
   {
@@ -186,11 +244,11 @@ void run_local(int ranks, const LocalOptions& options, const std::function<void(
       try {
         threads.emplace_back([&, r, at] {
           outcomes[at] = run_body(groups[at], body);
-          meeting.leave(r, outcomes[at].reason ? std::string_view(outcomes[at].reason->text) : "");
+          world.leave(r, outcomes[at].reason ? std::string_view(outcomes[at].reason->text) : "");
         });
       } catch (const std::exception& error) {
         outcomes[at].reason = no_thread(r, ranks, error);
-        meeting.leave(r, outcomes[at].reason->text);
+        world.leave(r, outcomes[at].reason->text);
         break;
       }
     }

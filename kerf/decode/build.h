@@ -12,6 +12,7 @@
 #include "kerf/base/log.h"
 #include "kerf/base/threads.h"
 #include "kerf/checkpoint/checkpoint.h"
+#include "kerf/comm/grid.h"
 #include "kerf/comm/group.h"
 #include "kerf/decode/layer.h"
 #include "kerf/decode/meter.h"
@@ -23,7 +24,13 @@ struct Rank {
   comm::Group& group;
   Meter& memory;  // over the Memory of the caller's choice
   Workers workers;
-  Log log;  // rank 0 writes what all ranks agree on; other ranks write nothing
+  Log log;                           // rank 0 writes what all ranks agree on; other ranks write nothing
+  const comm::Grid* grid = nullptr;  // which ranks share slices; null: all do
+
+  // The ranks over which expert TP cuts this rank's experts.
+  [[nodiscard]] comm::Group& row() const { return grid != nullptr ? grid->row() : group; }
+  // The ranks with the same slice of other experts; null where the row has all experts.
+  [[nodiscard]] comm::Group* column() const { return grid != nullptr ? grid->column() : nullptr; }
 
   void info(const std::string& line) const {
     if (group.rank() == 0) log.info(line);

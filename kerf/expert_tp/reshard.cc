@@ -83,7 +83,7 @@ layout::Nvfp4Experts reshard(const layout::Nvfp4View& stock, comm::Group& group,
   const std::array<const tensor::Tensor*, kKinds> targets = {&sliced->w13, &sliced->w13_sf, &sliced->w2,
                                                              &sliced->w2_sf};
   for (std::size_t kind = 0; kind < kKinds; ++kind)
-    group.all_to_all(slices[kind], targets[kind]->bytes(), layout::nvfp4_kind_names[kind]);
+    comm::all_to_all(group, slices[kind], targets[kind]->bytes(), layout::nvfp4_kind_names[kind]);
   gather_scalars(stock.g1_alphas, sliced->g1_alphas, group, "g1_alphas");
   gather_scalars(stock.g1_scale_c, sliced->g1_scale_c, group, "g1_scale_c");
   gather_scalars(stock.g2_alphas, sliced->g2_alphas, group, "g2_alphas");

@@ -116,7 +116,7 @@ TEST(LocalGroup, AllToAllTakesStridedBlocksInOrder) {
         send.push_back({held.data() + 5 * d, 2, static_cast<std::int64_t>(3 * row), 3,
                         static_cast<std::int64_t>(row), 5});
       std::vector<std::byte> received(n * 30);
-      group.all_to_all(send, received, "columns");
+      all_to_all(group, send, received, "columns");
       const auto me = static_cast<std::size_t>(group.rank());
       for (std::size_t s = 0; s < n; ++s)
         for (std::size_t r = 0; r < 6; ++r)
@@ -124,6 +124,93 @@ TEST(LocalGroup, AllToAllTakesStridedBlocksInOrder) {
             ASSERT_EQ(received[s * 30 + r * 5 + c], mark(static_cast<int>(s), r * row + 5 * me + c));
     });
   }
+}
+
+// Rank s sends s + 2 * d bytes to rank d, none at all from rank 0 to itself.
+TEST(LocalGroup, AllToAllOfUnequalSizes) {
+  for (const int ranks : kSizes) {
+    const auto n = static_cast<std::size_t>(ranks);
+    run_local(ranks, {}, [&](Group& group) {
+      const auto me = static_cast<std::size_t>(group.rank());
+      std::vector<std::byte> held(3 * n);
+      for (std::size_t i = 0; i < held.size(); ++i) held[i] = mark(group.rank(), i);
+      std::vector<tensor::StridedBytes> send;
+      std::vector<std::vector<std::byte>> taken;
+      for (std::size_t r = 0; r < n; ++r) {
+        send.push_back({held.data(), 1, 0, 1, 0, static_cast<std::int64_t>(me + 2 * r)});
+        taken.emplace_back(r + 2 * me);
+      }
+      const std::vector<std::span<std::byte>> received(taken.begin(), taken.end());
+      group.all_to_all(send, received, "unequal");
+      for (std::size_t s = 0; s < n; ++s)
+        for (std::size_t i = 0; i < taken[s].size(); ++i)
+          ASSERT_EQ(taken[s][i], mark(static_cast<int>(s), i)) << s << " to " << me;
+    });
+  }
+}
+
+// 6 ranks as 2 rows of 3 and as 3 columns of 2; each part reduces, and parts of parts too.
+TEST(LocalGroup, SplitsIntoParts) {
+  run_local(6, {}, [](Group& group) {
+    const auto row = group.split(group.rank() / 3, "rows");
+    const auto column = group.split(group.rank() % 3, "columns");
+    EXPECT_EQ(row->size(), 3);
+    EXPECT_EQ(row->rank(), group.rank() % 3);
+    EXPECT_EQ(column->size(), 2);
+    EXPECT_EQ(column->rank(), group.rank() / 3);
+    EXPECT_TRUE(row->ordered());
+    const std::vector<std::uint16_t> mine = {numeric::f32_to_bf16(static_cast<float>(1 << group.rank()))};
+    std::vector<std::uint16_t> sum(1);
+    row->all_reduce_sum(mine, sum, "sum of a row");
+    EXPECT_EQ(numeric::bf16_to_f32(sum[0]), group.rank() < 3 ? 7.0F : 56.0F);
+    column->all_reduce_sum(mine, sum, "sum of a column");
+    EXPECT_EQ(numeric::bf16_to_f32(sum[0]), static_cast<float>(9 << (group.rank() % 3)));
+    const auto alone = row->split(row->rank(), "one each");
+    EXPECT_EQ(alone->size(), 1);
+    const auto same = row->split(7, "all together");
+    EXPECT_EQ(same->size(), 3);
+    same->all_reduce_sum(mine, sum, "sum again");
+    EXPECT_EQ(numeric::bf16_to_f32(sum[0]), group.rank() < 3 ? 7.0F : 56.0F);
+  });
+}
+
+// Messages of a part number the ranks as the whole group does, and a rank that leaves wakes every part it is
+// in.
+TEST(LocalGroup, PartsNameRanksOfTheWhole) {
+  const auto text_of = [](const std::function<void(Group&, Group&)>& body) {
+    std::mutex lock;
+    std::string text;
+    const Verdict verdict = attempt([&] {
+      run_local(6, {std::chrono::milliseconds{2'000}}, [&](Group& group) {
+        const auto row = group.split(group.rank() / 3, "rows");
+        try {
+          body(group, *row);
+        } catch (const GroupFailed& e) {
+          const std::lock_guard guard(lock);
+          if (group.rank() == 3) text = e.what();
+          throw;
+        }
+      });
+    });
+    EXPECT_TRUE(verdict.has_value());
+    return text;
+  };
+  EXPECT_EQ(text_of([](Group& group, Group& row) {
+              if (group.rank() == 5) throw Error(ErrorKind::memory, "no room here");
+              row.barrier("the row");
+            }),
+            "rank 5 left while 'the row' was awaited: no room here");
+  EXPECT_EQ(text_of([](Group& group, Group& row) {
+              if (group.rank() == 4) std::this_thread::sleep_for(std::chrono::milliseconds{2'600});
+              row.barrier("the row");
+            }),
+            "rank 4 did not reach 'the row' within 2 s");
+  EXPECT_EQ(text_of([](Group& group, Group& row) {
+              std::vector<std::byte> mine(group.rank() == 5 ? 3 : 2);
+              std::vector<std::byte> all(3 * mine.size());
+              row.all_gather(mine, all, "bytes");
+            }),
+            "all-gather 'bytes': rank 5 brings 3 bytes, rank 3 2");
 }
 
 // Rows that tell orders and roundings apart, one value a rank (ranks beyond the list bring -0.0).
@@ -271,11 +358,14 @@ TEST(LocalGroup, CollectivesAllocateNothing) {
     std::vector<std::uint16_t> all(4 * mine.size());
     const std::vector<tensor::StridedBytes> send(
         4, {std::as_bytes(std::span(mine)).data(), 2, 4096, 16, 256, 128});
+    std::vector<std::span<std::byte>> received;
+    for (std::size_t r = 0; r < 4; ++r)
+      received.push_back(std::as_writable_bytes(std::span(all)).subspan(r * 4096, 4096));
     const std::int64_t before = test::allocations;
     for (int i = 0; i < 3; ++i) {
       group.barrier("a name that is too long to be stored in place");
       group.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), "gather");
-      group.all_to_all(send, std::as_writable_bytes(std::span(all)).first(4 * 4096), "exchange");
+      group.all_to_all(send, received, "exchange");
       group.all_reduce_sum(mine, std::span(all).first(mine.size()), "sum");
       group.reduce_scatter_sum(mine, std::span(all).first(mine.size() / 4), "part");
     }
@@ -457,14 +547,14 @@ TEST(LocalGroup, MismatchesAreRefusedOnAllRanks) {
     std::array<std::byte, 4> block{};
     const std::vector<tensor::StridedBytes> send(group.rank() == 1 ? 2 : 3, {block.data(), 1, 4, 1, 4, 4});
     std::vector<std::byte> received(12);
-    group.all_to_all(send, received, "x");
+    all_to_all(group, send, received, "x");
   });
-  expect_mismatch(3, "rank 2 sends 3 bytes to rank 1 and 4 bytes to rank 0", [](Group& group) {
+  expect_mismatch(3, "rank 2 sends 3 bytes to rank 1, which wants 4", [](Group& group) {
     std::array<std::byte, 4> block{};
     std::vector<tensor::StridedBytes> send(3, {block.data(), 1, 4, 1, 4, 4});
     if (group.rank() == 2) send[1].run_bytes = 3;
     std::vector<std::byte> received(12);
-    group.all_to_all(send, received, "x");
+    all_to_all(group, send, received, "x");
   });
 }
 

@@ -1,6 +1,7 @@
 // A group that hands everything on to another: tests change one thing about it.
 #pragma once
 
+#include <memory>
 #include <string_view>
 
 #include "kerf/comm/group.h"
@@ -22,7 +23,7 @@ class ForwardingGroup : public comm::Group {
     before(what);
     below_.all_gather(mine, all, what);
   }
-  void all_to_all(std::span<const tensor::StridedBytes> send, std::span<std::byte> received,
+  void all_to_all(std::span<const tensor::StridedBytes> send, std::span<const std::span<std::byte>> received,
                   std::string_view what) override {
     before(what);
     below_.all_to_all(send, received, what);
@@ -36,6 +37,10 @@ class ForwardingGroup : public comm::Group {
                           std::string_view what) override {
     before(what);
     below_.reduce_scatter_sum(mine, part, what);
+  }
+  [[nodiscard]] std::unique_ptr<comm::Group> split(int colour, std::string_view what) override {
+    before(what);
+    return below_.split(colour, what);
   }
 
  protected:

@@ -13,10 +13,10 @@ namespace {
 // Keeps now + timeout inside the clock's range.
 constexpr std::chrono::milliseconds kLongest = std::chrono::hours{24 * 365};
 
-std::string ranks_text(const std::vector<char>& marked) {
-  std::vector<std::size_t> ranks;
+std::string ranks_text(const std::vector<char>& marked, std::span<const int> names) {
+  std::vector<int> ranks;
   for (std::size_t r = 0; r < marked.size(); ++r)
-    if (marked[r] != 0) ranks.push_back(r);
+    if (marked[r] != 0) ranks.push_back(names[r]);
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
 
@@ -31,8 +31,9 @@ void keep(std::string& to, std::string_view from) noexcept {
 
 }  // namespace
 
-Meeting::Meeting(int ranks, std::chrono::milliseconds timeout)
-    : posts_(static_cast<std::size_t>(ranks)),
+Meeting::Meeting(std::vector<int> names, std::chrono::milliseconds timeout)
+    : names_(std::move(names)),
+      posts_(names_.size()),
       here_(posts_.size(), 0),
       late_(posts_.size(), 0),
       timeout_(std::min(timeout, kLongest)) {}
@@ -51,7 +52,7 @@ void Meeting::meet(int rank, const Post& post) {
   posts_[me] = post;
   here_[me] = 1;
   if (++arrived_ == ranks()) {
-    if (Verdict verdict = attempt([&] { require(inconsistent(posts_)); })) {
+    if (Verdict verdict = attempt([&] { require(inconsistent(posts_, names_)); })) {
       fault_ = Fault::mismatch;
       reason_ = std::move(*verdict);
       changed_.notify_all();
@@ -86,7 +87,7 @@ void Meeting::leave(int rank, std::string_view reason) noexcept {
   const std::lock_guard lock(lock_);
   if (fault_ != Fault::none) return;
   fault_ = Fault::left;
-  fault_rank_ = rank;
+  fault_rank_ = names_[static_cast<std::size_t>(rank)];
   keep(reason_.text, reason);
   changed_.notify_all();
 }
@@ -107,8 +108,8 @@ void Meeting::throw_fault(std::string_view what) const {
               : fmt::format("rank {} left while '{}' was awaited: {}", fault_rank_, what, reason_.text));
     case Fault::late:
       throw GroupFailed(ErrorKind::peer,
-                        fmt::format("{} did not reach '{}' within {:g} s", ranks_text(late_), late_for_,
-                                    std::chrono::duration<double>(timeout_).count()));
+                        fmt::format("{} did not reach '{}' within {:g} s", ranks_text(late_, names_),
+                                    late_for_, std::chrono::duration<double>(timeout_).count()));
     case Fault::mismatch:
     case Fault::none:
       break;

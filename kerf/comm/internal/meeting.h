@@ -27,17 +27,20 @@ struct Post {
   Collective collective = Collective::barrier;
   std::string_view what{};
   std::span<const std::byte> mine{};
-  std::span<const tensor::StridedBytes> send{};  // all_to_all only
   std::span<std::byte> out{};
+  std::span<const tensor::StridedBytes> send{};  // all_to_all only, as is the next
+  std::span<const std::span<std::byte>> received{};
 };
 
-// Nothing where the posts (one a rank, ranks ascending) are one collective with sizes that fit together.
+// Nothing where the posts (one a rank, ranks ascending; `names`: what to call the ranks) are one collective
+// with sizes that fit together.
 // O(ranks^2), allocates only for a reason.
-Verdict inconsistent(std::span<const Post> posts);
+Verdict inconsistent(std::span<const Post> posts, std::span<const int> names);
 
 class Meeting {
  public:
-  Meeting(int ranks, std::chrono::milliseconds timeout);
+  // `names`: the numbers that messages call the ranks by, one a rank.
+  Meeting(std::vector<int> names, std::chrono::milliseconds timeout);
 
   // Waits until every rank has posted. Throws GroupFailed after a fault.
   void meet(int rank, const Post& post);
@@ -53,6 +56,9 @@ class Meeting {
   // The posts of the meeting that just succeeded, until part().
   [[nodiscard]] std::span<const Post> posts() const noexcept { return posts_; }
   [[nodiscard]] int ranks() const noexcept { return static_cast<int>(posts_.size()); }
+  // What messages call the ranks, ranks ascending.
+  [[nodiscard]] std::span<const int> names() const noexcept { return names_; }
+  [[nodiscard]] std::chrono::milliseconds timeout() const noexcept { return timeout_; }
 
  private:
   enum class Fault : std::uint8_t { none, left, late, mismatch };
@@ -63,6 +69,7 @@ class Meeting {
 
   std::mutex lock_;
   std::condition_variable changed_;
+  std::vector<int> names_;
   std::vector<Post> posts_;
   std::vector<char> here_;  // which ranks have posted to the meeting that is open
   std::vector<char> late_;  // which had not when it was given up

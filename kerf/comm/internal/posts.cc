@@ -30,39 +30,31 @@ bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
          before(b.data(), a.data() + a.size());
 }
 
-// Bytes that a rank sends to (or, for the reductions, shares with) the others: equal on all ranks.
-std::size_t sent_bytes(const Post& post) {
-  if (post.collective != Collective::all_to_all) return post.mine.size();
-  return post.send.empty() ? 0 : static_cast<std::size_t>(post.send.front().packed_bytes());
-}
-
 // Bytes that a rank must have room for.
 std::size_t wanted_out(const Post& post, std::size_t ranks) {
   switch (post.collective) {
     case Collective::barrier:
+    case Collective::all_to_all:
       return 0;
     case Collective::all_gather:
-    case Collective::all_to_all:
-      return sent_bytes(post) * ranks;
+      return post.mine.size() * ranks;
     case Collective::all_reduce:
-      return sent_bytes(post);
+      return post.mine.size();
     case Collective::reduce_scatter:
-      return sent_bytes(post) / ranks;
+      return post.mine.size() / ranks;
   }
   return 0;
 }
 
-Verdict inconsistent_alone(std::size_t rank, const Post& post, std::size_t ranks) {
+Verdict inconsistent_alone(std::size_t rank, int rank_name, const Post& post, std::size_t ranks) {
   const auto refuse = [&](const std::string& text) {
-    return because(ErrorKind::bug, "{} '{}': rank {} {}", name(post.collective), post.what, rank, text);
+    return because(ErrorKind::bug, "{} '{}': rank {} {}", name(post.collective), post.what, rank_name, text);
   };
   if (post.collective == Collective::all_to_all) {
     if (post.send.size() != ranks)
       return refuse(fmt::format("sends {} blocks to {} ranks", post.send.size(), ranks));
-    for (std::size_t d = 1; d < ranks; ++d)
-      if (post.send[d].packed_bytes() != post.send[0].packed_bytes())
-        return refuse(fmt::format("sends {} bytes to rank {} and {} bytes to rank 0",
-                                  post.send[d].packed_bytes(), d, post.send[0].packed_bytes()));
+    if (post.received.size() != ranks)
+      return refuse(fmt::format("receives {} blocks from {} ranks", post.received.size(), ranks));
   }
   if (post.collective == Collective::reduce_scatter && post.mine.size() % (2 * ranks) != 0)
     return refuse(fmt::format("brings {} bf16 values, not a multiple of {}", post.mine.size() / 2, ranks));
@@ -77,22 +69,37 @@ Verdict inconsistent_alone(std::size_t rank, const Post& post, std::size_t ranks
   return std::nullopt;
 }
 
+// What one rank sends to another must be what the other expects.
+Verdict unequal_pairs(std::span<const Post> posts, std::span<const int> names) {
+  for (std::size_t s = 0; s < posts.size(); ++s) {
+    for (std::size_t d = 0; d < posts.size(); ++d) {
+      const auto sent = static_cast<std::size_t>(posts[s].send[d].packed_bytes());
+      const std::size_t wanted = posts[d].received[s].size();
+      if (sent != wanted)
+        return because(ErrorKind::bug, "{} '{}': rank {} sends {} bytes to rank {}, which wants {}",
+                       name(Collective::all_to_all), posts[s].what, names[s], sent, names[d], wanted);
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
-Verdict inconsistent(std::span<const Post> posts) {
+Verdict inconsistent(std::span<const Post> posts, std::span<const int> names) {
   const Post& first = posts.front();
   for (std::size_t r = 1; r < posts.size(); ++r) {
     const Post& post = posts[r];
     if (post.collective != first.collective || post.what != first.what)
-      return because(ErrorKind::bug, "rank {} is in {} '{}' while rank 0 is in {} '{}'", r,
-                     name(post.collective), post.what, name(first.collective), first.what);
+      return because(ErrorKind::bug, "rank {} is in {} '{}' while rank {} is in {} '{}'", names[r],
+                     name(post.collective), post.what, names[0], name(first.collective), first.what);
   }
   for (std::size_t r = 0; r < posts.size(); ++r)
-    if (Verdict verdict = inconsistent_alone(r, posts[r], posts.size())) return verdict;
+    if (Verdict verdict = inconsistent_alone(r, names[r], posts[r], posts.size())) return verdict;
   for (std::size_t r = 1; r < posts.size(); ++r)
-    if (sent_bytes(posts[r]) != sent_bytes(first))
-      return because(ErrorKind::bug, "{} '{}': rank {} brings {} bytes, rank 0 {}", name(first.collective),
-                     first.what, r, sent_bytes(posts[r]), sent_bytes(first));
+    if (posts[r].mine.size() != first.mine.size())
+      return because(ErrorKind::bug, "{} '{}': rank {} brings {} bytes, rank {} {}", name(first.collective),
+                     first.what, names[r], posts[r].mine.size(), names[0], first.mine.size());
+  if (first.collective == Collective::all_to_all) return unequal_pairs(posts, names);
   return std::nullopt;
 }
 
