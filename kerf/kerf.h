@@ -4,6 +4,7 @@
 
 // IWYU pragma: begin_exports
 #include "kerf/base/build_info.h"
+#include "kerf/base/calls.h"
 #include "kerf/base/env.h"
 #include "kerf/base/error.h"
 #include "kerf/base/log.h"
@@ -13,9 +14,12 @@
 #include "kerf/checkpoint/faults.h"
 #include "kerf/checkpoint/safetensors.h"
 #include "kerf/comm/agree.h"
+#include "kerf/comm/all_reduce.h"
+#include "kerf/comm/engine_all_reduce.h"
 #include "kerf/comm/grid.h"
 #include "kerf/comm/group.h"
 #include "kerf/comm/local.h"
+#include "kerf/decode/all_reduce.h"
 #include "kerf/decode/build.h"
 #include "kerf/decode/decode.h"
 #include "kerf/decode/inputs.h"

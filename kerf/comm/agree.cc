@@ -41,7 +41,7 @@ Verdict agree(Group& group, const Verdict& mine, std::string_view what) {
     unanimous = unanimous && kinds[r] == *refused && texts[r] == texts[rank];
   const auto kind = static_cast<ErrorKind>(*refused);
   if (unanimous) return Reason{kind, texts[rank]};
-  return because(kind, "rank {}: {}", rank, texts[rank]);
+  return because(kind, "rank {}: {}", group.number(static_cast<int>(rank)), texts[rank]);
 }
 
 void agreed(Group& group, std::string_view what, const std::function<void()>& step) {

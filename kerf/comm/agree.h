@@ -16,8 +16,8 @@
 namespace kerf::comm {
 
 // Collective. Nothing if all ranks have nothing to say. Otherwise all ranks get the reason of the lowest rank
-// that refused, its text led by "rank R: " where the group has more than one rank and the ranks don't
-// all say the same.
+// that refused, its text led by "rank R: " (its Group::number) where the group has more than one rank and the
+// ranks don't all say the same.
 Verdict agree(Group& group, const Verdict& mine, std::string_view what);
 
 // Runs `step` on every rank, agrees on what it threw, throws the agreed reason on all of them.

@@ -31,6 +31,8 @@ class Group {
   [[nodiscard]] virtual int size() const = 0;
   // Whether reductions follow numeric/rank_sum.h bit for bit.
   [[nodiscard]] virtual bool ordered() const = 0;
+  // What messages call rank `rank` of this group: its number in the group that was split, if any was.
+  [[nodiscard]] virtual int number(int rank) const { return rank; }
 
   virtual void barrier(std::string_view what) = 0;
 

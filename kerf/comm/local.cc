@@ -76,6 +76,9 @@ class LocalGroup final : public Group {
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return meeting_.ranks(); }
   [[nodiscard]] bool ordered() const override { return true; }
+  [[nodiscard]] int number(int rank) const override {
+    return meeting_.names()[static_cast<std::size_t>(rank)];
+  }
 
   void barrier(std::string_view what) override { meeting_.meet(rank_, {.what = what}); }
 

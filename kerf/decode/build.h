@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kerf/base/calls.h"
 #include "kerf/base/log.h"
 #include "kerf/base/threads.h"
 #include "kerf/checkpoint/checkpoint.h"
@@ -26,6 +27,7 @@ struct Rank {
   Workers workers;
   Log log;                           // rank 0 writes what all ranks agree on; other ranks write nothing
   const comm::Grid* grid = nullptr;  // which ranks share slices; null: all do
+  CallRecord* calls = nullptr;       // where the entries that steps reach record themselves; null: nowhere
 
   // The ranks over which expert TP cuts this rank's experts.
   [[nodiscard]] comm::Group& row() const { return grid != nullptr ? grid->row() : group; }

@@ -134,6 +134,7 @@ Plan make_plan(std::span<const Layer> layers, const TacticChoice& tactic, std::i
     if (layers.empty()) fail(ErrorKind::bug, "a plan without layers");
     plan.max_tokens = max_tokens;
     plan.tactic = tactic;
+    plan.calls = rank.calls;
     allocate(plan, sizes_of(distinct(layers), plan), layers.front().experts(Mode::ep), rank);
   });
   return plan;

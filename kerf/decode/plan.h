@@ -64,9 +64,10 @@ struct Plan {
   tensor::Tensor ids, weights;        // [T, K] i32, f32: routes of layers that are given logits
   tensor::Tensor out;                 // [T, H] bf16
   tail::Scratch scratch;
+  CallRecord* calls = nullptr;  // where steps record the entries they reach; null: nowhere
 
   [[nodiscard]] op::Buffers buffers() const {
-    return {&metadata, workspace.bytes(), rows.as<std::uint16_t>()};
+    return {&metadata, workspace.bytes(), rows.as<std::uint16_t>(), calls};
   }
   // Resolved: the tile is never -1.
   [[nodiscard]] op::Tactic resolve(const Layer& layer, Mode mode, std::int64_t tokens) const;

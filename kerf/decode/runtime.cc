@@ -78,6 +78,7 @@ Runtime Runtime::build(const checkpoint::Checkpoint& from, const RuntimeOptions&
   }
   const TacticChoice tactic = pin(out.layers_, options.preferred, options.max_tokens, rank);
   out.plan_ = make_plan(out.layers_, tactic, options.max_tokens, rank);
+  out.all_reduce_ = StepAllReduce::bind(options.all_reduce, options.max_tokens, rank);
   out.footprint_.steps = rank.memory.current() - before - out.footprint_.stock - out.footprint_.sliced;
   out.warm_tokens_ = std::clamp<std::int64_t>(options.warm_tokens, 1, options.max_tokens);
   if (out.sharding_) log_sharding(rank, out.layers_, *out.sharding_, out.plan_, out.warm_tokens_);
@@ -107,6 +108,7 @@ void Runtime::warm_up() const {
     (void)execute(i, Mode::ep, inputs);
     if (layer.tp != nullptr) (void)execute(i, Mode::tp, inputs);
   }
+  all_reduce_.warm_up(rank_);
 }
 
 const Layer& Runtime::at(std::size_t position) const {

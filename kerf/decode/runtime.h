@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kerf/checkpoint/checkpoint.h"
+#include "kerf/decode/all_reduce.h"
 #include "kerf/decode/build.h"
 #include "kerf/decode/layer.h"
 #include "kerf/decode/plan.h"
@@ -32,6 +33,7 @@ struct RuntimeOptions {
   std::int64_t warm_tokens = 8;       // tokens of the warm-up, at most max_tokens
   std::vector<op::Tactic> preferred;  // for sliced experts, best first
   Progress progress;
+  AllReduceSpec all_reduce;  // what it refers to must outlive the runtime
 };
 
 // Bytes on this rank.
@@ -53,7 +55,11 @@ class Runtime {
   [[nodiscard]] const routing::Router& router() const { return router_; }
   [[nodiscard]] const Footprint& footprint() const { return footprint_; }
 
-  // Runs every layer in every mode once, with routes that leave no rank without experts to run.
+  // What the all-reduce apart from the tails was resolved to.
+  [[nodiscard]] const AllReduceReport& all_reduce_report() const { return all_reduce_.report(); }
+
+  // Runs every layer in every mode once, with routes that leave no rank without experts to run; and the
+  // all-reduce, where it is a step of its own, whose bits are compared with its order.
   void warm_up() const;
 
   // One layer's step (`position` counts the built layers): [T, H] bf16, equal on every rank, valid until the
@@ -67,6 +73,13 @@ class Runtime {
   [[nodiscard]] std::vector<std::uint16_t> execute_unprepared(std::size_t position,
                                                               const StepInputs& inputs) const;
 
+  // The sum over ranks of [b <= max_tokens, model width] bf16 (raw bits), the same on every rank; `sum` may
+  // be `mine`. Error{unsupported} that tells which numbers of ranks have this step where this one has not;
+  // Error{usage} for other sizes. The sizes must be the same on every rank.
+  void all_reduce(std::span<const std::uint16_t> mine, std::span<std::uint16_t> sum) const {
+    all_reduce_.run(mine, sum, rank_);
+  }
+
  private:
   [[nodiscard]] const Layer& at(std::size_t position) const;
   Runtime(const Rank& rank, routing::Router router, std::vector<Layer> layers)
@@ -77,6 +90,7 @@ class Runtime {
   std::vector<Layer> layers_;
   std::optional<ShardReport> sharding_;
   Plan plan_;
+  StepAllReduce all_reduce_;
   Footprint footprint_;
   std::int64_t warm_tokens_ = 0;
 };

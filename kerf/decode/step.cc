@@ -97,12 +97,7 @@ op::Unfinalized run_experts(const Layer& layer, Mode mode, const StepInputs& inp
   const routing::MetadataShape shape = experts.metadata_shape(inputs.tokens, tactic.tile);
   const routing::Metadata metadata = plan.metadata.view(shape);
   routing::write_metadata(shape, routes.ids, routes.weights, metadata);
-  const std::int64_t hidden = experts.shape().hidden;
-  const auto rows =
-      plan.rows.as<std::uint16_t>().first(static_cast<std::size_t>(op::gemm2_rows(shape, hidden) * hidden));
-  experts.body(tokens, shape, metadata, tactic, workers, plan.workspace.bytes(), rows);
-  return {inputs.tokens, experts.top_k(),         hidden,
-          rows,          metadata.expert_weights, metadata.expanded_to_permuted};
+  return op::routed_experts_from_metadata(experts, tokens, shape, metadata, tactic, workers, plan.buffers());
 }
 
 op::Unfinalized run_public_op(const Layer& layer, Mode mode, const StepInputs& inputs, const Plan& plan,

@@ -38,8 +38,8 @@ Verdict internal::differing(std::span<const Fact> facts, comm::Group& group, std
   const auto all = comm::gathered(group, std::span<const std::int64_t>(mine), what);
   for (std::size_t at = mine.size(); at < all.size(); ++at)
     if (const std::size_t i = at % mine.size(); all[at] != all[i])
-      return because(ErrorKind::unsupported, "{} differs: rank 0 has {}, rank {} has {}", facts[i].name,
-                     all[i], at / mine.size(), all[at]);
+      return because(ErrorKind::unsupported, "{} differs: rank {} has {}, rank {} has {}", facts[i].name,
+                     group.number(0), all[i], group.number(static_cast<int>(at / mine.size())), all[at]);
   return std::nullopt;
 }
 
@@ -51,8 +51,8 @@ Verdict check_global_scales(const layout::Nvfp4View& stock, comm::Group& group) 
     const ScalarBits first = all[at % 2];
     if (all[at].usable != 0 && all[at].bits == first.bits && first.usable != 0) continue;
     return because(ErrorKind::unsupported,
-                   "{} must have the same bits on every rank: rank 0 has {}, rank {} has {}", kNames[at % 2],
-                   text(first), at / 2, text(all[at]));
+                   "{} must have the same bits on every rank: rank {} has {}, rank {} has {}", kNames[at % 2],
+                   group.number(0), text(first), group.number(static_cast<int>(at / 2)), text(all[at]));
   }
   return std::nullopt;
 }

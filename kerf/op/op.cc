@@ -18,18 +18,23 @@ namespace {
 // that want the launcher's choice for a batch resolve it first (tactics::tactic_key).
 constexpr std::int64_t kDefaultTile = 8;
 
+// The body, and the rows that it wrote.
+Unfinalized run_body(const RoutedExperts& experts, const Tokens& tokens, const routing::MetadataShape& shape,
+                     const routing::Metadata& metadata, std::span<const float> weights, Tactic tactic,
+                     const Workers& workers, const Buffers& buffers) {
+  const std::int64_t hidden = experts.shape().hidden;
+  experts.body(tokens, shape, metadata, tactic, workers, buffers.workspace, buffers.rows);
+  const auto rows = buffers.rows.first(static_cast<std::size_t>(gemm2_rows(shape, hidden) * hidden));
+  return {tokens.count, experts.top_k(), hidden, rows, weights, metadata.expanded_to_permuted};
+}
+
 Unfinalized run(const RoutedExperts& experts, const Tokens& tokens, const Routes& routes, Tactic tactic,
                 const Workers& workers, const Buffers& buffers) {
   const std::int64_t tile = tactic.tile > 0 ? tactic.tile : kDefaultTile;
   const routing::MetadataShape shape = experts.metadata_shape(tokens.count, tile);
   const routing::Metadata metadata = buffers.metadata->view(shape);
   routing::write_metadata(shape, routes.ids, routes.weights, metadata);
-  experts.body(tokens, shape, metadata, tactic, workers, buffers.workspace, buffers.rows);
-  const auto used =
-      static_cast<std::size_t>(gemm2_rows(shape, experts.shape().hidden) * experts.shape().hidden);
-  return {tokens.count,           experts.top_k(),
-          experts.shape().hidden, buffers.rows.first(used),
-          routes.weights,         metadata.expanded_to_permuted};
+  return run_body(experts, tokens, shape, metadata, routes.weights, tactic, workers, buffers);
 }
 
 void check_routes(std::int64_t routes, std::size_t ids, std::size_t weights) {
@@ -41,6 +46,7 @@ void check_routes(std::int64_t routes, std::size_t ids, std::size_t weights) {
 
 Unfinalized routed_experts(const RoutedExperts& experts, const Tokens& tokens, const Routes& routes,
                            Tactic tactic, const Workers& workers, const Buffers& buffers) {
+  record(buffers.calls, Call::routed_experts);
   check_routes(tokens.count * experts.top_k(), routes.ids.size(), routes.weights.size());
   require(routing::check_ids(routes.ids, experts.top_k(), experts.num_experts()));
   return run(experts, tokens, routes, tactic, workers, buffers);
@@ -51,6 +57,7 @@ Unfinalized routed_experts_from_logits(const RoutedExperts& experts, const Token
                                        std::span<const float> bias, std::span<std::int32_t> ids,
                                        std::span<float> weights, Tactic tactic, const Workers& workers,
                                        const Buffers& buffers) {
+  record(buffers.calls, Call::routed_experts_from_logits);
   if (router.experts != experts.num_experts() || router.top_k != experts.top_k())
     fail(ErrorKind::unsupported, "the router has {} experts and top_k {}, the bound op {} and {}",
          router.experts, router.top_k, experts.num_experts(), experts.top_k());
@@ -59,6 +66,14 @@ Unfinalized routed_experts_from_logits(const RoutedExperts& experts, const Token
   // An op that routes itself hands its weights on as bf16.
   for (float& w : weights) w = numeric::round_to_bf16(w);
   return run(experts, tokens, {ids, weights}, tactic, workers, buffers);
+}
+
+Unfinalized routed_experts_from_metadata(const RoutedExperts& experts, const Tokens& tokens,
+                                         const routing::MetadataShape& shape,
+                                         const routing::Metadata& metadata, Tactic tactic,
+                                         const Workers& workers, const Buffers& buffers) {
+  record(buffers.calls, Call::routed_experts_from_metadata);
+  return run_body(experts, tokens, shape, metadata, metadata.expert_weights, tactic, workers, buffers);
 }
 
 }  // namespace kerf::op

@@ -3,7 +3,7 @@
 // route, not yet weighted, normed or summed.
 //
 // Two ways in, the same bits: routed_experts() writes the routing metadata itself (the public op);
-// RoutedExperts::body() finds it ready.
+// routed_experts_from_metadata() runs RoutedExperts::body() on metadata that is ready.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kerf/base/calls.h"
 #include "kerf/base/error.h"
 #include "kerf/base/threads.h"
 #include "kerf/layout/experts.h"
@@ -152,6 +153,7 @@ struct Buffers {
   const routing::MetadataBuffer* metadata = nullptr;
   std::span<std::byte> workspace;
   std::span<std::uint16_t> rows;  // [gemm2_rows, H]
+  CallRecord* calls = nullptr;    // where the entries below record themselves; null: nowhere
 };
 
 // The public op on prepared routes. Ids are checked: Error{usage} names token, slot and id.
@@ -165,5 +167,11 @@ Unfinalized routed_experts_from_logits(const RoutedExperts& experts, const Token
                                        std::span<const float> bias, std::span<std::int32_t> ids,
                                        std::span<float> weights, Tactic tactic, const Workers& workers,
                                        const Buffers& buffers);
+
+// Below the public op: the body from metadata that is written already. buffers.metadata is not used.
+Unfinalized routed_experts_from_metadata(const RoutedExperts& experts, const Tokens& tokens,
+                                         const routing::MetadataShape& shape,
+                                         const routing::Metadata& metadata, Tactic tactic,
+                                         const Workers& workers, const Buffers& buffers);
 
 }  // namespace kerf::op

@@ -15,6 +15,7 @@ class ForwardingGroup : public comm::Group {
   [[nodiscard]] int rank() const override { return below_.rank(); }
   [[nodiscard]] int size() const override { return below_.size(); }
   [[nodiscard]] bool ordered() const override { return below_.ordered(); }
+  [[nodiscard]] int number(int rank) const override { return below_.number(rank); }
   void barrier(std::string_view what) override {
     before(what);
     below_.barrier(what);

@@ -3,44 +3,60 @@
 #include <array>
 #include <utility>
 
-#include "kerf/numeric/rank_sum.h"
-
 namespace kerf::comm::internal {
 
 namespace {
 
+using numeric::SumOrder;
+
 constexpr std::size_t kUnrolled = 16;
 
 // The number of ranks as a constant lets the compiler unroll the sum of one value and vectorise over values.
-template <std::size_t Ranks>
+template <std::size_t Ranks, SumOrder Order>
 void sum_fixed(std::span<const std::uint16_t* const> terms, std::size_t first, std::span<std::uint16_t> sum) {
   std::array<const std::uint16_t*, Ranks> from{};
   for (std::size_t r = 0; r < Ranks; ++r) from[r] = terms[r] + first;
   std::uint16_t* __restrict to = sum.data();
   for (std::size_t i = 0; i < sum.size(); ++i)
-    to[i] = numeric::rank_sum_bf16(static_cast<int>(Ranks),
-                                   [&](int r) { return from[static_cast<std::size_t>(r)][i]; });
+    to[i] = numeric::sum_bf16(Order, static_cast<int>(Ranks),
+                              [&](int r) { return from[static_cast<std::size_t>(r)][i]; });
 }
 
 using Sum = void (*)(std::span<const std::uint16_t* const>, std::size_t, std::span<std::uint16_t>);
 
-template <std::size_t... Index>
+template <SumOrder Order, std::size_t... Index>
 constexpr std::array<Sum, sizeof...(Index)> table(std::index_sequence<Index...> /*unused*/) {
-  return {&sum_fixed<Index + 1>...};
+  return {&sum_fixed<Index + 1, Order>...};
 }
 
-constexpr std::array<Sum, kUnrolled> kSums = table(std::make_index_sequence<kUnrolled>());
+template <SumOrder Order>
+constexpr std::array<Sum, kUnrolled> sums = table<Order>(std::make_index_sequence<kUnrolled>());
+
+Sum unrolled(std::size_t ranks, SumOrder order) {
+  // Chunks of 16 are rank order for as many ranks as are unrolled.
+  switch (order) {
+    case SumOrder::chunks_of_8:
+      return sums<SumOrder::chunks_of_8>[ranks - 1];
+    case SumOrder::each_add:
+      return sums<SumOrder::each_add>[ranks - 1];
+    case SumOrder::chunks_of_16:
+    case SumOrder::rank_order:
+      break;
+  }
+  return sums<SumOrder::rank_order>[ranks - 1];
+}
 
 }  // namespace
 
-void sum_run(std::span<const std::uint16_t* const> terms, std::size_t first, std::span<std::uint16_t> sum) {
+void sum_run(std::span<const std::uint16_t* const> terms, std::size_t first, std::span<std::uint16_t> sum,
+             SumOrder order) {
   if (terms.size() <= kUnrolled) {
-    kSums[terms.size() - 1](terms, first, sum);
+    unrolled(terms.size(), order)(terms, first, sum);
     return;
   }
   for (std::size_t i = 0; i < sum.size(); ++i)
-    sum[i] = numeric::rank_sum_bf16(static_cast<int>(terms.size()),
-                                    [&](int r) { return terms[static_cast<std::size_t>(r)][first + i]; });
+    sum[i] = numeric::sum_bf16(order, static_cast<int>(terms.size()),
+                               [&](int r) { return terms[static_cast<std::size_t>(r)][first + i]; });
 }
 
 }  // namespace kerf::comm::internal
