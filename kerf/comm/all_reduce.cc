@@ -130,7 +130,10 @@ class NamedAllReduce final : public AllReduce {
   }
 
   [[nodiscard]] SumOrder order(const AllReduceShape& shape) const override {
-    return takes_one_shot(shape) ? named_.one_shot : named_.two_shot;
+    const SumOrder order = takes_one_shot(shape) ? named_.one_shot : named_.two_shot;
+    const bool one_chunk = (order == SumOrder::chunks_of_8 && shape.ranks <= 8) ||
+                           (order == SumOrder::chunks_of_16 && shape.ranks <= 16);
+    return one_chunk ? SumOrder::rank_order : order;
   }
 
   [[nodiscard]] std::size_t scratch_values(const AllReduceShape& shape) const override {

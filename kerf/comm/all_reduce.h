@@ -34,7 +34,8 @@ class AllReduce {
   [[nodiscard]] virtual std::string_view name() const = 0;
   // Nothing, or why a sum of this shape is not taken.
   [[nodiscard]] virtual Verdict supports(const AllReduceShape& shape) const = 0;
-  // The order of a sum of a shape that is supported.
+  // The order of a sum of a shape that is supported; ranks that fill no more than one chunk are in rank
+  // order.
   [[nodiscard]] virtual SumOrder order(const AllReduceShape& shape) const = 0;
   // bf16 values of scratch that run() wants for sums of up to so many values.
   [[nodiscard]] virtual std::size_t scratch_values(const AllReduceShape& shape) const = 0;

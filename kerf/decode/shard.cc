@@ -36,6 +36,7 @@ Verdict shardable(const checkpoint::Checkpoint& from, std::span<const std::int64
 }
 
 void cut(Layer& layer, const std::string& backend, const Rank& rank) {
+  comm::agreed(rank.group, "the layer to cut", [&] { (void)layer.nvfp4(); });
   comm::in_context(fmt::format("layer {}", layer.index), [&] {
     layer.sliced.emplace(
         expert_tp::reshard(layer.nvfp4().view(), rank.group, layer.ep->num_experts(), rank.memory));

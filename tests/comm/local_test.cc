@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kerf/base/error.h"
+#include "kerf/comm/all_reduce.h"
 #include "kerf/numeric/rank_sum.h"
 #include "tests/support/count_allocations.h"
 #include "tests/support/npy.h"
@@ -361,8 +362,12 @@ TEST(LocalGroup, CollectivesAllocateNothing) {
     std::vector<std::span<std::byte>> received;
     for (std::size_t r = 0; r < 4; ++r)
       received.push_back(std::as_writable_bytes(std::span(all)).subspan(r * 4096, 4096));
+    std::vector<const AllReduce*> by_name;
+    for (const std::string& name : all_reduce_names()) by_name.push_back(&all_reduce(name));
     const std::int64_t before = test::allocations;
     for (int i = 0; i < 3; ++i) {
+      for (const AllReduce* reduce : by_name)
+        reduce->run(group, std::span(mine).first(1000), std::span(mine).first(1000), all, "sum by name");
       group.barrier("a name that is too long to be stored in place");
       group.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), "gather");
       group.all_to_all(send, received, "exchange");

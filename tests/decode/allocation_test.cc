@@ -18,8 +18,13 @@ using decode::Mode;
 
 TEST(Allocation, AStepMakesNone) {
   const checkpoint::Checkpoint from = small_model().open();
-  on_ranks({2, 1, {}}, [&](const decode::Rank& rank) {
+  on_ranks({2, 1, {}}, [&](const decode::Rank& unrecorded) {
+    CallRecord calls;
+    decode::Rank rank = unrecorded;
+    rank.calls = &calls;
     decode::RuntimeOptions options;
+    options.all_reduce.model_width = 512;
+    options.all_reduce.own_step_tps = {2};
     options.build.layers = {0, 1};  // NVFP4 and BF16
     options.expert_tp = true;
     options.max_tokens = 8;
@@ -44,6 +49,11 @@ TEST(Allocation, AStepMakesNone) {
         }
       }
     }
+    std::vector<std::uint16_t> rows(std::size_t{8} * 512);
+    const std::int64_t before = allocations;
+    runtime.all_reduce(rows, rows);
+    EXPECT_EQ(allocations - before, 0) << "the all-reduce";
+    EXPECT_TRUE(calls.seen().has(Call::all_reduce));
     EXPECT_EQ(rank.memory.current(), in_use);
   });
 }

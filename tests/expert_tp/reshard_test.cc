@@ -240,6 +240,22 @@ TEST(Unsupported, TellsWhichCutsAreLegal) {
   for (const int tp : {0, -1}) EXPECT_EQ(unsupported(experts.view(), tp)->kind, ErrorKind::usage);
 }
 
+// In a part of a group ranks are called what the whole group calls them.
+TEST(CheckGlobalScales, NamesRanksOfTheWholeGroup) {
+  std::vector<Verdict> seen(4);
+  comm::run_local(4, {}, [&](comm::Group& group) {
+    const auto row = group.split(group.rank() / 2, "rows");
+    const float value = group.rank() == 3 ? 2.0F : 1.0F;
+    layout::Nvfp4View view;
+    view.a1_gscale.bytes = std::as_bytes(std::span(&value, 1));
+    view.a2_gscale.bytes = view.a1_gscale.bytes;
+    seen[static_cast<std::size_t>(group.rank())] = check_global_scales(view, *row);
+  });
+  EXPECT_FALSE(seen[0] || seen[1]);
+  EXPECT_TRUE(contains(seen[2], "rank 2 has 1 (0x3F800000), rank 3 has 2")) << seen[2]->text;
+  EXPECT_EQ(seen[2], seen[3]);
+}
+
 TEST(CheckGlobalScales, SaysSoOnEveryRank) {
   std::vector<Verdict> seen(3);
   const std::vector<float> values = {1.0F, 1.0F, 1.5F};
