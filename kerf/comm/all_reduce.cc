@@ -192,6 +192,7 @@ std::string_view name(SumOrder order) {
 
 std::vector<std::string> all_reduce_names() {
   std::vector<std::string> names;
+  names.reserve(kNamed.size());
   for (const Named& named : kNamed) names.emplace_back(named.name);
   return names;
 }

@@ -10,6 +10,7 @@
 
 #include "kerf/comm/local.h"
 #include "tests/decode/forwarding_group.h"
+#include "tests/support/flushing.h"
 #include "tests/support/npy.h"
 
 namespace kerf::comm {
@@ -253,6 +254,20 @@ TEST(AllReduce, NeedsNoOrderedGroup) {
       EXPECT_EQ(sum, Terms(3, narrow(260))) << name;
     }
   });
+}
+
+// In a program that flushes subnormals to zero, too.
+TEST(AllReduce, KeepsSubnormalsWhateverTheCallersMode) {
+  for (const std::string& name : all_reduce_names())
+    run_local(4, {}, [&](Group& group) {
+      const test::Flushing mode;
+      const Terms mine(5, 0x8003);  // -3 * 2^-133
+      Terms sum(5);
+      Terms scratch(all_reduce(name).scratch_values({4, 5}));
+      all_reduce(name).run(group, mine, sum, scratch, "sum");
+      EXPECT_EQ(sum, Terms(5, 0x800C)) << name;
+      EXPECT_TRUE(test::Flushing::now());
+    });
 }
 
 TEST(AllReduce, RunsOnPartsOfAGroup) {

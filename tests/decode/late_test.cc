@@ -61,23 +61,52 @@ std::vector<std::string> collectives_of_a_build(const checkpoint::Checkpoint& fr
   return seen;
 }
 
-// What both ranks throw where rank 1 comes to the first collective of that name only after rank 0 gave up.
-std::vector<Verdict> late_at(const checkpoint::Checkpoint& from, const std::string& at) {
-  std::vector<Verdict> seen(2);
+constexpr auto kTimeout = 1s;
+constexpr const char* kWithin = "within 1 s";
+
+// What each rank of one group that is split into `rows` rows of two throws, where the last rank comes to the
+// first collective of that name only after its peer gave up. Each row builds for itself.
+std::vector<Verdict> late_at(const checkpoint::Checkpoint& from, const std::string& at, int rows) {
+  std::vector<Verdict> seen(static_cast<std::size_t>(2 * rows));
   std::atomic<bool> gave_up{false};
   (void)attempt([&] {
-    comm::run_local(2, {.timeout = 400ms}, [&](comm::Group& group) {
-      const bool late = group.rank() == 1;
-      Watched watched(group, [&](std::string_view what) {
+    comm::run_local(2 * rows, {.timeout = kTimeout}, [&](comm::Group& group) {
+      const comm::Grid grid(group, rows, 2);
+      const bool late = group.rank() == group.size() - 1;
+      Watched watched(grid.row(), [&](std::string_view what) {
         while (late && what == at && !gave_up) std::this_thread::sleep_for(1ms);
       });
       const auto me = static_cast<std::size_t>(group.rank());
       seen[me] = attempt([&] { build_on(from, watched); });
-      if (!late) gave_up = true;
+      if (group.rank() == group.size() - 2) gave_up = true;
       require(seen[me]);
     });
   });
   return seen;
+}
+
+// late_at() for each name, several at once: the ranks mostly sleep.
+std::vector<std::vector<Verdict>> late_at_each(const checkpoint::Checkpoint& from,
+                                               const std::vector<std::string>& names, int rows) {
+  constexpr std::size_t kAtOnce = 10;
+  std::vector<std::vector<Verdict>> seen(names.size());
+  for (std::size_t first = 0; first < names.size(); first += kAtOnce) {
+    std::vector<std::jthread> threads;
+    for (std::size_t i = first; i < std::min(first + kAtOnce, names.size()); ++i)
+      threads.emplace_back([&, i] { seen[i] = late_at(from, names[i], rows); });
+  }
+  return seen;
+}
+
+// Both ranks of the last row say that the last rank did not come.
+void expect_named(const std::vector<Verdict>& seen, const std::string& at) {
+  const std::size_t last = seen.size() - 1;
+  const std::string wanted = fmt::format("rank {} did not reach '{}' {}", last, at, kWithin);
+  for (const std::size_t r : {last - 1, last}) {
+    ASSERT_TRUE(seen[r]) << at;
+    EXPECT_EQ(seen[r]->kind, ErrorKind::peer) << seen[r]->text;
+    EXPECT_NE(seen[r]->text.find(wanted), std::string::npos) << seen[r]->text << "\n  wanted: " << wanted;
+  }
 }
 
 TEST(ALateRank, IsNamedAtEveryCollectiveOfABuild) {
@@ -88,55 +117,22 @@ TEST(ALateRank, IsNamedAtEveryCollectiveOfABuild) {
                            "reshard: memory", "w13", "g2_alphas", "probing layer 0", "pinning a tactic",
                            "planning", "comparing the all-reduce", "the all-reduce", "EP tail: sum"})
     EXPECT_NE(std::ranges::find(all, what), all.end()) << what;
-
-  constexpr std::size_t kAtOnce = 8;  // they mostly sleep
-  for (std::size_t first = 0; first < all.size(); first += kAtOnce) {
-    const std::size_t count = std::min(kAtOnce, all.size() - first);
-    std::vector<std::vector<Verdict>> seen(count);
-    {
-      std::vector<std::jthread> threads;
-      for (std::size_t i = 0; i < count; ++i)
-        threads.emplace_back([&, i] { seen[i] = late_at(from, all[first + i]); });
-    }
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::string wanted = fmt::format("rank 1 did not reach '{}' within 0.4 s", all[first + i]);
-      for (const Verdict& v : seen[i]) {
-        ASSERT_TRUE(v) << all[first + i];
-        EXPECT_EQ(v->kind, ErrorKind::peer) << v->text;
-        EXPECT_NE(v->text.find(wanted), std::string::npos) << v->text << "\n  wanted: " << wanted;
-      }
-    }
-  }
+  const auto seen = late_at_each(from, all, 1);
+  for (std::size_t i = 0; i < all.size(); ++i) expect_named(seen[i], all[i]);
 }
 
-// Two rows of two ranks, each building for itself. Rank 3 is late: rank 2, which waits for it in their row,
-// says so by its number in the whole group, and the other row ends as if nothing were.
+// Rank 3 is late in the second of two rows: rank 2 calls it by its number in the whole group, and the first
+// row ends as if nothing were.
 TEST(ALateRank, IsNamedInItsPartOfAGrid) {
   const OnehotFiles files;
   const checkpoint::Checkpoint from = files.open();
-  for (const char* at : {"checking the checkpoint", "loading layer 0", "w13", "probing layer 0", "planning",
-                         "the all-reduce", "TP tail: tokens"}) {
-    std::vector<Verdict> seen(4);
-    std::atomic<bool> gave_up{false};
-    (void)attempt([&] {
-      comm::run_local(4, {.timeout = 400ms}, [&](comm::Group& group) {
-        const comm::Grid grid(group, 2, 2);
-        Watched watched(grid.row(), [&](std::string_view what) {
-          while (group.rank() == 3 && what == at && !gave_up) std::this_thread::sleep_for(1ms);
-        });
-        const auto me = static_cast<std::size_t>(group.rank());
-        seen[me] = attempt([&] { build_on(from, watched); });
-        if (group.rank() == 2) gave_up = true;
-        require(seen[me]);
-      });
-    });
-    const std::string wanted = fmt::format("rank 3 did not reach '{}' within 0.4 s", at);
-    for (const std::size_t r : {0U, 1U}) EXPECT_FALSE(seen[r]) << at << ": " << seen[r]->text;
-    for (const std::size_t r : {2U, 3U}) {
-      ASSERT_TRUE(seen[r]) << at;
-      EXPECT_EQ(seen[r]->kind, ErrorKind::peer);
-      EXPECT_NE(seen[r]->text.find(wanted), std::string::npos) << seen[r]->text << "\n  wanted: " << wanted;
-    }
+  const std::vector<std::string> some = {"checking the checkpoint", "loading layer 0", "w13",
+                                         "probing layer 0",         "planning",        "the all-reduce",
+                                         "TP tail: tokens"};
+  const auto seen = late_at_each(from, some, 2);
+  for (std::size_t i = 0; i < some.size(); ++i) {
+    expect_named(seen[i], some[i]);
+    for (const std::size_t r : {0U, 1U}) EXPECT_FALSE(seen[i][r]) << some[i] << ": " << seen[i][r]->text;
   }
 }
 
