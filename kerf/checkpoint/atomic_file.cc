@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <vector>
 
+#include "kerf/base/file.h"
 #include "kerf/base/format.h"
-#include "kerf/checkpoint/internal/file.h"
 
 namespace kerf::checkpoint {
 
@@ -69,12 +69,12 @@ std::filesystem::path target_of(const std::filesystem::path& path) {
 struct AtomicFile::State {
   std::filesystem::path target;
   std::filesystem::path temporary;
-  internal::Descriptor descriptor;
+  Descriptor descriptor;
   std::vector<std::byte> buffer;
   bool renamed = false;
 
   [[noreturn]] void broken(const char* what, int error) const {
-    fail(ErrorKind::usage, "{}: cannot {} it: {}", target.string(), what, internal::os_reason(error));
+    fail(ErrorKind::usage, "{}: cannot {} it: {}", target.string(), what, os_reason(error));
   }
 
   // A name of its own beside the target, so that two writers never share one and the rename stays on one
@@ -84,8 +84,7 @@ struct AtomicFile::State {
       temporary = target;
       temporary.replace_filename(
           fmt::format("{}{}-{}", temporary_prefix(target.filename().string()), ::getpid(), i));
-      descriptor =
-          internal::Descriptor(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+      descriptor = Descriptor(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
       if (descriptor.get() >= 0) return;
       if (errno != EEXIST) broken("create", errno);
     }
@@ -115,7 +114,7 @@ struct AtomicFile::State {
 
   void sync_directory() const {
     const std::filesystem::path directory = target.has_parent_path() ? target.parent_path() : ".";
-    const internal::Descriptor opened(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const Descriptor opened(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     // Some file systems refuse to sync a directory; the file itself is safe by then.
     if (opened.get() >= 0) (void)::fsync(opened.get());
   }

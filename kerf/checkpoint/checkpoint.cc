@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "kerf/base/file.h"
 #include "kerf/base/format.h"
-#include "kerf/checkpoint/internal/file.h"
 #include "kerf/checkpoint/internal/layer.h"
 
 namespace kerf::checkpoint {
@@ -52,16 +52,16 @@ std::map<std::int64_t, Outline> outline(const std::filesystem::path& directory,
     const std::string& file = table.file(*table.find(name));
     if (expert.naming == ExpertNaming::unknown)
       fail(ErrorKind::unsupported, "layer {}: {} in {}: kerf does not know this tensor of routed experts",
-           layer->layer, internal::shown(name), file);
+           layer->layer, shown(name), file);
     if (expert.expert >= config.experts)
       fail(ErrorKind::checkpoint,
            "layer {}: {} in {}: got expert {}, wanted {} experts, 0 to {} (config.json)", layer->layer,
-           internal::shown(name), file, expert.expert, config.experts, config.experts - 1);
+           shown(name), file, expert.expert, config.experts, config.experts - 1);
     const auto [at, fresh] = layers.try_emplace(layer->layer, Outline{layer->prefix, expert.naming, name});
     if (at->second.prefix != layer->prefix || at->second.naming != expert.naming)
       fail(ErrorKind::checkpoint, "layer {}: {} in {} and {} in {} name its experts in two ways, wanted one",
-           layer->layer, internal::shown(at->second.first), table.file(*table.find(at->second.first)),
-           internal::shown(name), file);
+           layer->layer, shown(at->second.first), table.file(*table.find(at->second.first)), shown(name),
+           file);
   }
   if (layers.empty())
     fail(ErrorKind::checkpoint,
@@ -70,7 +70,7 @@ std::map<std::int64_t, Outline> outline(const std::filesystem::path& directory,
          directory.string());
   for (const auto& [layer, name] : beyond)
     notes.push_back(fmt::format("layer {}: beyond the {} layers of config.json, ignored: {}", layer,
-                                config.layers, internal::shown(name)));
+                                config.layers, shown(name)));
   return layers;
 }
 
@@ -104,7 +104,7 @@ void settle_config(const Layers& layers, ModelConfig& config) {
          without->full_name(internal::post_norm_name), config.hidden,
          with != nullptr ? fmt::format("layer {} has it", with->index())
                          : fmt::format("config.json describes {}, which has it in every layer",
-                                       internal::shown(config.architecture)));
+                                       shown(config.architecture)));
   if (with != nullptr && !config.post_norm) config.post_norm = PostNormConfig{};
 }
 

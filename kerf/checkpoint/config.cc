@@ -4,10 +4,10 @@
 #include <initializer_list>
 #include <limits>
 
+#include "kerf/base/file.h"
 #include "kerf/base/format.h"
 #include "kerf/base/fp_guard.h"
-#include "kerf/checkpoint/internal/file.h"
-#include "kerf/checkpoint/internal/json.h"
+#include "kerf/base/json.h"
 
 namespace kerf::checkpoint {
 
@@ -26,8 +26,7 @@ constexpr double kMuseSumEpsilon = 1e-15;
 class Keys {
  public:
   Keys(std::string file, const json& top) : file_(std::move(file)), top_(top) {
-    if (!top.is_object())
-      fail(ErrorKind::checkpoint, "{}: got {}, wanted an object", file_, internal::got(top));
+    if (!top.is_object()) fail(ErrorKind::checkpoint, "{}: got {}, wanted an object", file_, got(top));
     const auto text = top.find("text_config");
     if (text == top.end() || text->is_null()) return;
     if (!text->is_object()) wrong("text_config", *text, "an object");
@@ -46,7 +45,7 @@ class Keys {
   }
 
   [[noreturn]] void wrong(const char* key, const json& value, std::string_view wanted) const {
-    fail(ErrorKind::checkpoint, "{}: {} is {}, wanted {}", file_, key, internal::got(value), wanted);
+    fail(ErrorKind::checkpoint, "{}: {} is {}, wanted {}", file_, key, got(value), wanted);
   }
 
   [[nodiscard]] std::optional<std::int64_t> integer(const char* key, std::int64_t least) const {
@@ -134,10 +133,10 @@ std::string activation_of(const Keys& keys) {
     if (!value) continue;
     if (*value != "silu" && *value != "swiglu")
       fail(ErrorKind::unsupported, "{}: {} is '{}', kerf implements silu (SwiGLU)", keys.file(), key,
-           internal::shown(*value));
+           shown(*value));
     if (const json* limit = keys.find("swiglu_limit"))
       fail(ErrorKind::unsupported, "{}: swiglu_limit is {}, kerf implements SwiGLU without a limit",
-           keys.file(), internal::got(*limit));
+           keys.file(), got(*limit));
     return "silu";
   }
   fail(ErrorKind::checkpoint, "{}: no hidden_act, wanted silu", keys.file());
@@ -148,7 +147,7 @@ RouterConfig router_of(const Keys& keys, bool muse) {
   out.scoring = keys.string("scoring_func").value_or(muse ? "sigmoid" : "softmax");
   if (out.scoring != "softmax" && out.scoring != "sigmoid")
     fail(ErrorKind::unsupported, "{}: scoring_func is '{}', kerf implements softmax and sigmoid", keys.file(),
-         internal::shown(out.scoring));
+         shown(out.scoring));
   out.norm_topk_prob = keys.boolean("norm_topk_prob").value_or(true);
   out.routed_scaling = keys.number("routed_scaling_factor", true).value_or(1.0);
   out.n_group = keys.integer("n_group", 0).value_or(0);
@@ -174,7 +173,7 @@ Quantisation quantisation_of(const Keys& keys) {
   if (!algo) return out;
   if (*algo != "NVFP4" && *algo != "W4A16_NVFP4")
     fail(ErrorKind::unsupported, "{}: quant_algo is '{}', kerf implements NVFP4 and W4A16_NVFP4", keys.file(),
-         internal::shown(*algo));
+         shown(*algo));
   out.algo = *algo;
   const auto take_group_size = [&](const Keys& from) {
     out.group_size = from.integer("group_size", 1).value_or(out.group_size);
@@ -185,8 +184,7 @@ Quantisation quantisation_of(const Keys& keys) {
   if (const json* groups = keys.find("config_groups")) {
     if (!groups->is_object()) keys.wrong("config_groups", *groups, "an object");
     for (const auto& group : groups->items()) {
-      const Keys inner(fmt::format("{}: config_groups.{}", keys.file(), internal::shown(group.key())),
-                       group.value());
+      const Keys inner(fmt::format("{}: config_groups.{}", keys.file(), shown(group.key())), group.value());
       if (const json* weights = inner.find("weights"))
         take_group_size(Keys(inner.file() + ".weights", *weights));
     }
@@ -207,7 +205,7 @@ Quantisation quantisation_in_config(const Keys& config) {
     if (const auto method = keys.string("quant_method"))
       fail(ErrorKind::unsupported,
            "{}: quant_method is '{}' without a quant_algo, kerf implements NVFP4 and W4A16_NVFP4",
-           keys.file(), internal::shown(*method));
+           keys.file(), shown(*method));
     fail(ErrorKind::checkpoint, "{}: no quant_algo, wanted NVFP4 or W4A16_NVFP4", keys.file());
   }
   return quantisation_of(keys);
@@ -225,7 +223,7 @@ ModelConfig read_model_config(const std::filesystem::path& path) {
   std::error_code ignored;
   const std::filesystem::path file =
       std::filesystem::is_directory(path, ignored) ? path / "config.json" : path;
-  const json top = internal::parse_json(internal::read_text(file, kMostBytes), file.string());
+  const json top = parse_json(read_text(file, kMostBytes), file.string());
   const Keys keys(file.string(), top);
 
   ModelConfig out;
@@ -263,7 +261,7 @@ ModelConfig read_config(const std::filesystem::path& directory) {
   std::error_code ignored;
   // A link to nowhere counts as a file: reading it then fails with its name.
   if (!std::filesystem::exists(std::filesystem::symlink_status(file, ignored))) return out;
-  const json top = internal::parse_json(internal::read_text(file, kMostBytes), file.string());
+  const json top = parse_json(read_text(file, kMostBytes), file.string());
   const Keys keys(file.string(), top);
   const json* inner = keys.find("quantization");
   if (inner == nullptr) fail(ErrorKind::checkpoint, "{}: no quantization, wanted an object", file.string());

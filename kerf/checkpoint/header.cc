@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "kerf/base/file.h"
 #include "kerf/base/format.h"
-#include "kerf/checkpoint/internal/file.h"
 #include "kerf/checkpoint/safetensors.h"
 
 namespace kerf::checkpoint {
@@ -29,9 +29,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   bool null() override { return scalar("null"); }
   bool boolean(bool value) override { return scalar(value ? "true" : "false"); }
   bool number_integer(number_integer_t value) override { return scalar(fmt::format("{}", value)); }
-  bool number_float(number_float_t /*value*/, const string_t& text) override {
-    return scalar(internal::shown(text));
-  }
+  bool number_float(number_float_t /*value*/, const string_t& text) override { return scalar(shown(text)); }
   bool binary(binary_t& /*value*/) override { return scalar("binary"); }
 
   bool number_unsigned(number_unsigned_t value) override {
@@ -52,10 +50,9 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool string(string_t& value) override {
-    if (at_ != At::entry || field_ != "dtype")
-      return scalar(fmt::format("the string '{}'", internal::shown(value)));
+    if (at_ != At::entry || field_ != "dtype") return scalar(fmt::format("the string '{}'", shown(value)));
     dtype_ = tensor::dtype_named(value);
-    if (!dtype_) refuse("unknown dtype '{}'", internal::shown(value));
+    if (!dtype_) refuse("unknown dtype '{}'", shown(value));
     return true;
   }
 
@@ -68,7 +65,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
       field_ = value;
       const auto known = std::find(kFields.begin(), kFields.end(), value);
       if (known == kFields.end())
-        refuse("unknown field '{}', wanted dtype, shape, data_offsets", internal::shown(value));
+        refuse("unknown field '{}', wanted dtype, shape, data_offsets", shown(value));
       bool& seen = fields_seen_[static_cast<std::size_t>(known - kFields.begin())];
       if (std::exchange(seen, true)) refuse("field '{}' comes twice", field_);
     }
@@ -138,7 +135,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
 
   template <typename... Args>
   [[noreturn]] void refuse(fmt::format_string<Args...> text, Args&&... args) const {
-    fail(ErrorKind::checkpoint, "{}: header entry '{}': {}", file_, internal::shown(name_),
+    fail(ErrorKind::checkpoint, "{}: header entry '{}': {}", file_, shown(name_),
          fmt::format(text, std::forward<Args>(args)...));
   }
 
@@ -214,8 +211,7 @@ void check_ranges(const std::string& file, std::int64_t data_begin, Header& head
     if (last != nullptr && tensor->second.begin < last->second.end)
       fail(ErrorKind::checkpoint,
            "{}: tensors '{}' and '{}' overlap: the first ends at byte {}, the second begins at {}", file,
-           internal::shown(last->first), internal::shown(tensor->first), last->second.end,
-           tensor->second.begin);
+           shown(last->first), shown(tensor->first), last->second.end, tensor->second.begin);
     covered += tensor->second.end - tensor->second.begin;
     last = tensor;
   }
@@ -223,7 +219,7 @@ void check_ranges(const std::string& file, std::int64_t data_begin, Header& head
     fail(ErrorKind::checkpoint,
          "{}: the file is {} bytes, its header describes {} ('{}' ends there): truncated, incomplete "
          "download?",
-         file, header.file_bytes, furthest->second.end, internal::shown(furthest->first));
+         file, header.file_bytes, furthest->second.end, shown(furthest->first));
   header.stray_bytes = header.file_bytes - data_begin - covered;
 }
 
@@ -231,14 +227,14 @@ void check_ranges(const std::string& file, std::int64_t data_begin, Header& head
 
 Header read_header(const std::filesystem::path& path) {
   const std::string file = path.string();
-  const internal::OpenedFile opened = internal::open_regular(path);
+  const OpenedFile opened = open_regular(path);
   if (opened.bytes < kLengthBytes)
     fail(ErrorKind::checkpoint,
          "{}: the file is {} bytes, wanted at least 8 for the header's length: truncated, incomplete "
          "download?",
          file, opened.bytes);
   std::array<std::byte, kLengthBytes> raw{};
-  internal::read_exactly(opened, path, 0, raw);
+  read_exactly(opened, path, 0, raw);
   const auto length = std::bit_cast<std::uint64_t>(raw);
   if (length > kMostHeaderBytes)
     fail(ErrorKind::checkpoint, "{}: header length {}, wanted at most {}", file, length, kMostHeaderBytes);
@@ -249,7 +245,7 @@ Header read_header(const std::filesystem::path& path) {
          opened.bytes, header_bytes + kLengthBytes);
 
   std::string text(length, '\0');
-  internal::read_exactly(opened, path, kLengthBytes, std::as_writable_bytes(std::span(text)));
+  read_exactly(opened, path, kLengthBytes, std::as_writable_bytes(std::span(text)));
   if (text.empty() || text.front() != '{')
     fail(ErrorKind::checkpoint, "{}: its header does not begin with '{{': not a safetensors file", file);
   // A parser would take a NUL for the end of the text and leave what follows it unread.
@@ -285,7 +281,7 @@ std::optional<tensor::TensorView> SafetensorsFile::find(std::string_view name) c
 
 tensor::TensorView SafetensorsFile::at(std::string_view name) const {
   if (const auto view = find(name)) return *view;
-  fail(ErrorKind::checkpoint, "{}: no tensor '{}' in it", file_.path().string(), internal::shown(name));
+  fail(ErrorKind::checkpoint, "{}: no tensor '{}' in it", file_.path().string(), shown(name));
 }
 
 }  // namespace kerf::checkpoint

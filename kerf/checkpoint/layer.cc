@@ -3,9 +3,9 @@
 #include <span>
 #include <utility>
 
+#include "kerf/base/file.h"
 #include "kerf/base/format.h"
 #include "kerf/base/function_ref.h"
-#include "kerf/checkpoint/internal/file.h"
 #include "kerf/checkpoint/internal/scan.h"
 #include "kerf/numeric/e4m3.h"
 #include "kerf/numeric/e4m3_scan.h"

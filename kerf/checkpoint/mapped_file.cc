@@ -2,8 +2,8 @@
 
 #include <cerrno>
 
+#include "kerf/base/file.h"
 #include "kerf/base/format.h"
-#include "kerf/checkpoint/internal/file.h"
 #include "kerf/checkpoint/safetensors.h"
 
 namespace kerf::checkpoint {
@@ -25,14 +25,13 @@ struct MappedFile::Mapping {
 };
 
 MappedFile MappedFile::open(const std::filesystem::path& path) {
-  const internal::OpenedFile file = internal::open_regular(path);
+  const OpenedFile file = open_regular(path);
   const auto bytes = static_cast<std::size_t>(file.bytes);
   void* block = nullptr;  // an empty file cannot be mapped, and need not be
   if (bytes != 0) {
     block = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file.descriptor.get(), 0);
     if (block == MAP_FAILED)
-      fail(ErrorKind::memory, "{}: cannot map its {} bytes: {}", path.string(), bytes,
-           internal::os_reason(errno));
+      fail(ErrorKind::memory, "{}: cannot map its {} bytes: {}", path.string(), bytes, os_reason(errno));
   }
   MappedFile out;
   out.mapping_ = std::make_shared<const Mapping>(path, block, bytes);

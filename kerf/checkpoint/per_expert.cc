@@ -1,8 +1,8 @@
 // One tensor an expert and projection: "{prefix}mlp.experts.{e}.{gate,up,down}_proj.{weight,...}".
 #include <cstring>
 
+#include "kerf/base/file.h"
 #include "kerf/base/format.h"
-#include "kerf/checkpoint/internal/file.h"
 #include "kerf/checkpoint/internal/layer.h"
 
 namespace kerf::checkpoint::internal {

@@ -6,9 +6,9 @@
 #include <span>
 #include <string_view>
 
+#include "kerf/base/file.h"
 #include "kerf/base/format.h"
-#include "kerf/checkpoint/internal/file.h"
-#include "kerf/checkpoint/internal/json.h"
+#include "kerf/base/json.h"
 
 namespace kerf::checkpoint::internal {
 

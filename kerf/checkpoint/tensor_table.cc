@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "kerf/base/file.h"
 #include "kerf/base/format.h"
-#include "kerf/checkpoint/internal/file.h"
 #include "kerf/checkpoint/internal/names.h"
 
 namespace kerf::checkpoint::internal {

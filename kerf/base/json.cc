@@ -1,19 +1,19 @@
-#include "kerf/checkpoint/internal/json.h"
+#include "kerf/base/json.h"
 
 #include <set>
 #include <vector>
 
+#include "kerf/base/file.h"
 #include "kerf/base/format.h"
-#include "kerf/checkpoint/internal/file.h"
 
-namespace kerf::checkpoint::internal {
+namespace kerf {
 
-nlohmann::json parse_json(const std::string& text, const std::string& file) {
+nlohmann::json parse_json(const std::string& text, const std::string& file, ErrorKind kind) {
   constexpr int most_depth = 64;
   using Event = nlohmann::json::parse_event_t;
   std::vector<std::set<std::string>> keys;  // of the objects that are open
   const auto check = [&](int depth, Event event, nlohmann::json& value) {
-    if (depth > most_depth) fail(ErrorKind::checkpoint, "{}: nested deeper than {}", file, most_depth);
+    if (depth > most_depth) fail(kind, "{}: nested deeper than {}", file, most_depth);
     if (event == Event::object_start) {
       keys.emplace_back();
     } else if (event == Event::object_end) {
@@ -21,19 +21,18 @@ nlohmann::json parse_json(const std::string& text, const std::string& file) {
     } else if (event == Event::key) {
       const auto& key = value.get_ref<const std::string&>();
       if (!keys.back().insert(key).second)
-        fail(ErrorKind::checkpoint, "{}: the key '{}' comes twice in one object", file, shown(key));
+        fail(kind, "{}: the key '{}' comes twice in one object", file, shown(key));
     }
     return true;
   };
   // A parser would take a NUL for the end of the text and leave what follows it unread.
-  if (text.find('\0') != std::string::npos)
-    fail(ErrorKind::checkpoint, "{}: not valid JSON: a zero byte in it", file);
+  if (text.find('\0') != std::string::npos) fail(kind, "{}: not valid JSON: a zero byte in it", file);
   try {
     return nlohmann::json::parse(text, check);
   } catch (const nlohmann::json::parse_error& e) {
-    fail(ErrorKind::checkpoint, "{}: not valid JSON at byte {}", file, e.byte);
+    fail(kind, "{}: not valid JSON at byte {}", file, e.byte);
   } catch (const nlohmann::json::exception&) {
-    fail(ErrorKind::checkpoint, "{}: not valid JSON: a number out of range", file);
+    fail(kind, "{}: not valid JSON: a number out of range", file);
   }
 }
 
@@ -42,4 +41,4 @@ std::string got(const nlohmann::json& value) {
   return fmt::format("{} ({})", shown(text), value.type_name());
 }
 
-}  // namespace kerf::checkpoint::internal
+}  // namespace kerf

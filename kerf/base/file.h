@@ -1,5 +1,5 @@
-// Files of a checkpoint at the level of the operating system: opened only when regular, read whole when
-// small. Every failure is an Error{checkpoint} that names the file and the system's reason.
+// Files at the level of the operating system: opened only when regular, read whole when small. Every failure
+// is an Error{checkpoint} that names the file and the system's reason.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-namespace kerf::checkpoint::internal {
+namespace kerf {
 
 // Owns a file descriptor.
 class Descriptor {
@@ -50,4 +50,4 @@ std::string os_reason(int error);
 // A name from a file as a message can carry it: cut (at a UTF-8 boundary), control characters spelt out.
 std::string shown(std::string_view name);
 
-}  // namespace kerf::checkpoint::internal
+}  // namespace kerf

@@ -1,4 +1,4 @@
-#include "kerf/checkpoint/internal/file.h"
+#include "kerf/base/file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 
 #include "kerf/base/format.h"
 
-namespace kerf::checkpoint::internal {
+namespace kerf {
 
 Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
   if (this != &other) {
@@ -83,4 +83,4 @@ std::string read_text(const std::filesystem::path& path, std::int64_t limit) {
   return text;
 }
 
-}  // namespace kerf::checkpoint::internal
+}  // namespace kerf
