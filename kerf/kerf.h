@@ -19,6 +19,7 @@
 #include "kerf/comm/grid.h"
 #include "kerf/comm/group.h"
 #include "kerf/comm/local.h"
+#include "kerf/decode/adopt.h"
 #include "kerf/decode/all_reduce.h"
 #include "kerf/decode/build.h"
 #include "kerf/decode/decode.h"

@@ -24,14 +24,18 @@ struct Layer {
   std::int64_t index = 0;
   checkpoint::ExpertKind kind = checkpoint::ExpertKind::nvfp4;
   op::Input input = op::Input::nvfp4;  // BF16 layers: bf16
-  std::variant<std::monostate, layout::Nvfp4Experts, layout::Bf16Experts> stock;
+  // Owned, or (adopt.h) views of experts that an engine holds.
+  std::variant<std::monostate, layout::Nvfp4Experts, layout::Bf16Experts, layout::Nvfp4View, layout::Bf16View>
+      stock;
+  op::GatedParameters gated;  // of the stock experts; the values are somebody else's
   std::unique_ptr<op::RoutedExperts> ep;
   std::optional<layout::Nvfp4Experts> sliced;
   std::unique_ptr<op::RoutedExperts> tp;
   std::optional<tail::RouteNorm> norm;
 
-  // The NVFP4 stock experts; Error{bug} for a layer of another kind.
-  [[nodiscard]] const layout::Nvfp4Experts& nvfp4() const;
+  // The stock experts, whoever owns them; Error{bug} for a layer of another kind.
+  [[nodiscard]] layout::Nvfp4View nvfp4() const;
+  [[nodiscard]] layout::Bf16View bf16() const;
   // Bytes of one expert's matrices and block scales in steps of `mode`: what a step reads of it.
   [[nodiscard]] std::int64_t expert_bytes(Mode mode) const;
   // Whether steps of `mode` run on sliced experts.

@@ -38,7 +38,7 @@ ProbeInput make_input(const Layer& layer, const ProbeOptions& options, int ranks
   if (layer.input == op::Input::nvfp4) {
     in.codes.resize(in.x.size() / 2);
     in.scales.resize(in.x.size() / 16);
-    numeric::quantise_rows(in.x, hidden, layer.nvfp4().a1_gscale.as<const float>()[0], in.codes, in.scales);
+    numeric::quantise_rows(in.x, hidden, layer.nvfp4().a1_gscale.as<float>()[0], in.codes, in.scales);
     in.tokens = {tokens, in.codes, in.scales, {}};
   } else {
     in.tokens = {tokens, {}, {}, in.x};

@@ -13,13 +13,18 @@ namespace {
 
 // What made logits are routed by. Not by the checkpoint's router: which experts a measured step reads must
 // not depend on how the config describes it, nor on whether kerf knows it.
-routing::Router router_for(const checkpoint::ModelConfig& config) {
+routing::Router router_for(const ModelSize& model) {
   routing::Router router;
   router.method = routing::Method::renormalize;
-  router.experts = config.experts;
-  router.top_k = config.top_k;
+  router.experts = model.experts;
+  router.top_k = model.top_k;
   require(routing::unsupported(router));
   return router;
+}
+
+void check_tokens(std::int64_t max_tokens) {
+  if (max_tokens < 1 || max_tokens > most_tokens)
+    fail(ErrorKind::usage, "steps of up to {} tokens, wanted 1 to {}", max_tokens, most_tokens);
 }
 
 // One line that tells how the TP build went.
@@ -49,23 +54,41 @@ Runtime Runtime::build(const checkpoint::Checkpoint& from, const RuntimeOptions&
   routing::Router router;
   comm::agreed(rank.group, "checking what to build", [&] {
     const std::vector<std::int64_t> layers = select_layers(from, options.build.layers);
-    router = router_for(from.config());
+    router = router_for({from.config().experts, from.config().top_k});
     if (options.expert_tp) require(shardable(from, layers, rank.group.size()));
-    if (options.max_tokens < 1 || options.max_tokens > most_tokens)
-      fail(ErrorKind::usage, "steps of up to {} tokens, wanted 1 to {}", options.max_tokens, most_tokens);
+    check_tokens(options.max_tokens);
   });
+  BuildOptions loading = options.build;
+  if (options.progress && rank.group.rank() == 0)
+    loading.progress = [&](std::int64_t done, std::int64_t of) { options.progress("loading", done, of); };
+  return assemble([&] { return decode::build(from, loading, rank); }, router, options, rank);
+}
+
+Runtime Runtime::adopt(std::span<const StockLayer> layers, const ModelSize& model,
+                       const RuntimeOptions& options, const Rank& rank) {
+  routing::Router router;
+  comm::agreed(rank.group, "checking what to adopt", [&] {
+    if (!options.build.layers.empty())
+      fail(ErrorKind::usage,
+           "layers are chosen from a checkpoint; of an engine's, all that are given are taken");
+    router = router_for(model);
+    check_tokens(options.max_tokens);
+  });
+  return assemble([&] { return decode::adopt(layers, model, options.build.backend, rank); }, router, options,
+                  rank);
+}
+
+Runtime Runtime::assemble(const std::function<std::vector<Layer>()>& layers, const routing::Router& router,
+                          const RuntimeOptions& options, const Rank& rank) {
   if (!rank.group.ordered())
     rank.warning(
         fmt::format("group '{}' does not sum ranks in their order: outputs may differ in their last bits "
                     "between runs, and from those of other groups",
                     rank.group.name()));
-  BuildOptions loading = options.build;
   const bool reports = options.progress && rank.group.rank() == 0;
-  if (reports)
-    loading.progress = [&](std::int64_t done, std::int64_t of) { options.progress("loading", done, of); };
-
   const std::int64_t before = rank.memory.current();
-  Runtime out(rank, router, decode::build(from, loading, rank));
+  Runtime out(rank, router);
+  out.layers_ = layers();
   out.footprint_.stock = rank.memory.current() - before;
   if (options.expert_tp) {
     ShardOptions sharding{options.build.backend, options.probe, {}};

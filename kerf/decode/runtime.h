@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kerf/checkpoint/checkpoint.h"
+#include "kerf/decode/adopt.h"
 #include "kerf/decode/all_reduce.h"
 #include "kerf/decode/build.h"
 #include "kerf/decode/layer.h"
@@ -48,6 +49,11 @@ class Runtime {
   // The checkpoint and what `rank` refers to must outlive the runtime.
   static Runtime build(const checkpoint::Checkpoint& from, const RuntimeOptions& options, const Rank& rank);
 
+  // The same over layers that an engine holds (adopt.h), without a checkpoint. Of options.build, backend
+  // alone says anything; Error{usage} where it chooses layers.
+  static Runtime adopt(std::span<const StockLayer> layers, const ModelSize& model,
+                       const RuntimeOptions& options, const Rank& rank);
+
   [[nodiscard]] std::span<const Layer> layers() const { return layers_; }
   [[nodiscard]] const Plan& plan() const { return plan_; }
   [[nodiscard]] const std::optional<ShardReport>& sharding() const { return sharding_; }
@@ -82,8 +88,10 @@ class Runtime {
 
  private:
   [[nodiscard]] const Layer& at(std::size_t position) const;
-  Runtime(const Rank& rank, routing::Router router, std::vector<Layer> layers)
-      : rank_(rank), router_(router), layers_(std::move(layers)) {}
+  Runtime(const Rank& rank, routing::Router router) : rank_(rank), router_(router) {}
+  // Layers, expert TP, plan: what building and adopting have in common.
+  static Runtime assemble(const std::function<std::vector<Layer>()>& layers, const routing::Router& router,
+                          const RuntimeOptions& options, const Rank& rank);
 
   Rank rank_;
   routing::Router router_;

@@ -17,6 +17,25 @@ namespace {
 
 constexpr const char* no_nvfp4 = "expert TP needs at least one layer of NVFP4 experts; BF16 layers stay EP";
 
+// The gated parameters of all ranks' experts, in global order. Which of them there are is the same on every
+// rank.
+class GatedValues {
+ public:
+  GatedValues(const op::GatedParameters& mine, comm::Group& group)
+      : alpha_(gather(mine.alpha, group)),
+        beta_(gather(mine.beta, group)),
+        limit_gate_(gather(mine.limit_gate, group)),
+        limit_up_(gather(mine.limit_up, group)) {}
+  // Views of this object. Binding reads them.
+  [[nodiscard]] op::GatedParameters all() const { return {alpha_, beta_, limit_gate_, limit_up_}; }
+
+ private:
+  static std::vector<float> gather(std::span<const float> mine, comm::Group& group) {
+    return mine.empty() ? std::vector<float>() : comm::gathered(group, mine, "gated parameters");
+  }
+  std::vector<float> alpha_, beta_, limit_gate_, limit_up_;
+};
+
 }  // namespace
 
 Verdict shardable(const checkpoint::Checkpoint& from, std::span<const std::int64_t> layers, int ranks) {
@@ -38,12 +57,12 @@ Verdict shardable(const checkpoint::Checkpoint& from, std::span<const std::int64
 void cut(Layer& layer, const std::string& backend, const Rank& rank) {
   comm::agreed(rank.group, "the layer to cut", [&] { (void)layer.nvfp4(); });
   comm::in_context(fmt::format("layer {}", layer.index), [&] {
-    layer.sliced.emplace(
-        expert_tp::reshard(layer.nvfp4().view(), rank.group, layer.ep->num_experts(), rank.memory));
+    layer.sliced.emplace(expert_tp::reshard(layer.nvfp4(), rank.group, layer.ep->num_experts(), rank.memory));
   });
+  const GatedValues gated(layer.gated, rank.group);
   comm::agreed(rank.group, fmt::format("binding the sliced experts of layer {}", layer.index), [&] {
-    layer.tp = op::backend(backend).bind(
-        op::Nvfp4Args{layer.sliced->view(), layer.ep->num_experts(), layer.ep->top_k(), layer.input, {}});
+    layer.tp = op::backend(backend).bind(op::Nvfp4Args{layer.sliced->view(), layer.ep->num_experts(),
+                                                       layer.ep->top_k(), layer.input, gated.all()});
   });
 }
 

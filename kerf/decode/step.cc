@@ -14,7 +14,7 @@ namespace {
 op::Tokens quantised(const Layer& layer, const StepInputs& inputs, const Plan& plan, const Workers& workers) {
   const auto hidden = static_cast<std::size_t>(layer.ep->shape().hidden);
   const auto tokens = static_cast<std::size_t>(inputs.tokens);
-  const float gs = layer.nvfp4().a1_gscale.as<const float>()[0];
+  const float gs = layer.nvfp4().a1_gscale.as<float>()[0];
   const auto codes = plan.codes.as<std::uint8_t>().first(tokens * hidden / 2);
   const auto scales = plan.code_scales.as<std::uint8_t>().first(tokens * hidden / 16);
   workers.for_each(tokens, [&](std::size_t t, int) {

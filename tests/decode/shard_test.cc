@@ -32,11 +32,13 @@ TEST(Shard, KeepsTheStockAndLeavesBf16LayersAlone) {
   const checkpoint::Checkpoint from = small_model().open();
   on_ranks({2, 1, {}}, [&](const decode::Rank& rank) {
     std::vector<decode::Layer> layers = decode::build(from, layers_of({0, 1}), rank);
-    std::vector<std::byte> before(layers[0].nvfp4().w13.bytes().begin(), layers[0].nvfp4().w13.bytes().end());
+    const std::span<const std::byte> w13 = layers[0].nvfp4().w13.bytes;
+    const std::vector<std::byte> before(w13.begin(), w13.end());
     const decode::ShardReport report = decode::shard(layers, {}, rank);
     EXPECT_EQ(report.nvfp4_layers, 1);
     EXPECT_EQ(report.bf16_layers, 1);
-    EXPECT_TRUE(std::equal(before.begin(), before.end(), layers[0].nvfp4().w13.bytes().begin()));
+    EXPECT_EQ(layers[0].nvfp4().w13.bytes.data(), w13.data());
+    EXPECT_TRUE(std::equal(before.begin(), before.end(), w13.begin()));
     EXPECT_EQ(layers[0].sliced->shape, (layout::ExpertsShape{16, 256, 128}));
     EXPECT_EQ(layers[0].sliced->first_expert, 0);
     EXPECT_TRUE(layers[0].sliced_in(Mode::tp));
@@ -245,7 +247,7 @@ TEST(Execute, TheBodyFromMetadataIsThePublicOp) {
           expert_tp::route_rows(decode::run_experts(layer, Mode::ep, step, runtime.plan(), rank.workers));
       std::vector<std::uint8_t> codes(in.x.size() / 2);
       std::vector<std::uint8_t> scales(in.x.size() / 16);
-      numeric::quantise_rows(in.x, 256, layer.nvfp4().a1_gscale.as<const float>()[0], codes, scales);
+      numeric::quantise_rows(in.x, 256, layer.nvfp4().a1_gscale.as<float>()[0], codes, scales);
       const auto direct = expert_tp::route_rows(op::routed_experts(
           *layer.ep, {t, codes, scales, {}}, {in.ids, in.weights}, runtime.plan().resolve(layer, Mode::ep, t),
           rank.workers, runtime.plan().buffers()));
