@@ -9,7 +9,7 @@ Json report() {
   Json backends = op::backend_names();
   Json groups = Json::array({"local"});
   Json absent = Json::object();
-  for (const Part& part : optional_parts())
+  for (const deploy::Part& part : deploy::optional_parts())
     if (part.absent) absent[std::string(part.name)] = part.absent->text;
   Json variables = Json::object();
   for (const EnvVariable& v : env_table) {

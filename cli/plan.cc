@@ -1,7 +1,5 @@
 // kerf plan: what each rank would hold, in bytes, worked out without holding it. Needs a config or just the
 // sizes, never weights.
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -42,40 +40,14 @@ bool holds_weights(const fs::path& path) {
   return false;
 }
 
-// Whether a glob of the quantisation's exclusions names this layer's experts.
-bool excluded(const checkpoint::ModelConfig& config, std::int64_t layer) {
-  const std::string tail = fmt::format("layers.{}.mlp.experts", layer);
-  for (const char* base : {"model.", "model.language_model.", "language_model.model.", ""})
-    for (const char* part : {"", ".0.gate_proj", ".gate_up_proj"})
-      for (const std::string& glob : config.excluded_modules)
-        if (fnmatch(glob.c_str(), (base + tail + part).c_str(), 0) == 0) return true;
-  return false;
-}
-
-void count_layers(const checkpoint::ModelConfig& config, Model& model) {
-  model.nvfp4_layers = 0;
-  for (std::int64_t layer = 0; layer < config.layers; ++layer)
-    (excluded(config, layer) ? model.bf16_layers : model.nvfp4_layers)++;
-}
-
 void count_layers(const checkpoint::Checkpoint& ckpt, Model& model) {
   model.nvfp4_layers = 0;
   for (const std::int64_t index : ckpt.moe_layers())
     (ckpt.layer(index).kind() == checkpoint::ExpertKind::bf16 ? model.bf16_layers : model.nvfp4_layers)++;
 }
 
-// The config, with what hf_quant_config.json beside it says.
-checkpoint::ModelConfig read_configs(const fs::path& path) {
-  std::error_code ignored;
-  const fs::path directory = fs::is_directory(path, ignored) ? path : path.parent_path();
-  const bool standard = directory != path ? path.filename() == "config.json" : true;
-  if (standard && fs::exists(directory / "hf_quant_config.json", ignored))
-    return checkpoint::read_config(directory.empty() ? "." : directory);
-  return checkpoint::read_model_config(path);
-}
-
 Model read(const std::string& path, const Options& o, const Context& context) {
-  const checkpoint::ModelConfig config = read_configs(path);
+  const checkpoint::ModelConfig config = checkpoint::read_config_at(path);
   Model model{config.experts, config.hidden, config.intermediate, config.top_k, 0, 0};
   if (holds_weights(path)) {
     // The files know best which layers are BF16. A damaged one is no reason not to plan.
@@ -83,9 +55,9 @@ Model read(const std::string& path, const Options& o, const Context& context) {
     if (!why) return model;
     if (why->kind == ErrorKind::memory) require(why);
     context.log.warning("the kinds of layers come from the config alone: " + why->text);
-    model.bf16_layers = 0;
   }
-  count_layers(config, model);
+  model.bf16_layers = checkpoint::excluded_layers(config);
+  model.nvfp4_layers = config.layers - model.bf16_layers;
   if (config.quant_algo.empty() && !o.bf16_layers)
     context.log.warning("the config names no quantisation: planned as NVFP4 (--bf16-layers says otherwise)");
   return model;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cli/options.h"
@@ -16,11 +17,8 @@ constexpr int most_timeout = 86'400;  // seconds
 
 // Parts that this program could have and does not.
 void check_built(const RankOptions& options) {
-  for (const Part& part : optional_parts())
-    if (part.absent && (part.name == options.group || part.name == options.device))
-      throw Error(part.absent->kind,
-                  fmt::format("--{} {}: {}; it has the {} '{}'", part.what, part.name, part.absent->text,
-                              part.what, part.what == "group" ? "local" : "cpu"));
+  for (const auto& [what, name] : {std::pair{"group", options.group}, {"device", options.device}})
+    if (const Verdict why = deploy::lacking(what, name)) throw Error(why->kind, "--" + why->text);
 }
 
 // "scalar" for "cpu:scalar": what KERF_ISA may say here.
@@ -37,7 +35,7 @@ std::optional<int> timeout() { return env_positive("KERF_TIMEOUT", most_timeout)
 // The names of a list of parts of one kind, after `first`.
 std::string names_of(const std::string& first, std::string_view what) {
   std::string text = first;
-  for (const Part& part : optional_parts())
+  for (const deploy::Part& part : deploy::optional_parts())
     if (part.what == what) text += fmt::format(", {}{}", part.name, part.absent ? " (not built)" : "");
   return text;
 }

@@ -1,5 +1,7 @@
 #include "kerf/base/build_info.h"
 
+#include <array>
+
 namespace kerf {
 
 std::string_view version() { return KERF_VERSION; }
@@ -17,21 +19,6 @@ std::span<const BuildOption> build_options() {
       {"KERF_CUDA", "NVIDIA devices (kept for a later version)", KERF_OPTION_CUDA},
       {"KERF_MPI", "ranks as MPI processes (kept for a later version)", KERF_OPTION_MPI},
       {"KERF_NCCL", "device groups over NCCL (kept for a later version)", KERF_OPTION_NCCL},
-  }};
-  return table;
-}
-
-std::span<const Part> optional_parts() {
-  static const std::array<Part, 3> table = {{
-      {"cuda", "device",
-       Reason{ErrorKind::device,
-              "not built: configure with -DKERF_CUDA=ON (this version has no CUDA backend yet)"}},
-      {"mpi", "group",
-       Reason{ErrorKind::unsupported,
-              "not built: configure with -DKERF_MPI=ON (this version has no MPI group yet)"}},
-      {"nccl", "group",
-       Reason{ErrorKind::unsupported,
-              "not built: configure with -DKERF_NCCL=ON (this version has no NCCL group yet)"}},
   }};
   return table;
 }

@@ -1,12 +1,8 @@
-// How this library was built: version, compiler, options, and the parts that can be absent, each with the
-// reason where it is.
+// How this library was built: version, compiler, options.
 #pragma once
 
-#include <array>
 #include <span>
 #include <string_view>
-
-#include "kerf/base/error.h"
 
 namespace kerf {
 
@@ -21,13 +17,5 @@ struct BuildOption {
   std::string_view value;  // what this library was configured with
 };
 std::span<const BuildOption> build_options();
-
-// A part that a build may lack. The reason is what every refusal of the part says.
-struct Part {
-  std::string_view name;
-  std::string_view what;  // "device" or "group"
-  Verdict absent;         // nothing: it is here
-};
-std::span<const Part> optional_parts();
 
 }  // namespace kerf

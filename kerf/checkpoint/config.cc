@@ -1,5 +1,7 @@
 #include "kerf/checkpoint/config.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
@@ -272,6 +274,31 @@ ModelConfig read_config(const std::filesystem::path& directory) {
          file.string(), quantisation.algo, out.quant_algo);
   apply(std::move(quantisation), out);
   return out;
+}
+
+ModelConfig read_config_at(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const std::filesystem::path directory =
+      std::filesystem::is_directory(path, ignored) ? path : path.parent_path();
+  const bool standard = directory == path || path.filename() == "config.json";
+  if (standard && std::filesystem::exists(directory / "hf_quant_config.json", ignored))
+    return read_config(directory.empty() ? "." : directory);
+  return read_model_config(path);
+}
+
+std::int64_t excluded_layers(const ModelConfig& config) {
+  // Whether a glob names the layer's experts, whatever the model calls itself.
+  const auto excluded = [&](std::int64_t layer) {
+    const std::string tail = fmt::format("layers.{}.mlp.experts", layer);
+    for (const char* base : {"model.", "model.language_model.", "language_model.model.", ""})
+      for (const char* part : {"", ".0.gate_proj", ".gate_up_proj"})
+        for (const std::string& glob : config.excluded_modules)
+          if (fnmatch(glob.c_str(), (base + tail + part).c_str(), 0) == 0) return true;
+    return false;
+  };
+  std::int64_t count = 0;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) count += excluded(layer) ? 1 : 0;
+  return count;
 }
 
 }  // namespace kerf::checkpoint

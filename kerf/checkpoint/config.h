@@ -59,4 +59,11 @@ ModelConfig read_config(const std::filesystem::path& directory);
 // The same from a config.json alone (`kerf plan` without weights): `path` is the file or its directory.
 ModelConfig read_model_config(const std::filesystem::path& path);
 
+// The one or the other: both files where `path` is a directory, or a config.json beside a
+// hf_quant_config.json; else the file alone.
+ModelConfig read_config_at(const std::filesystem::path& path);
+
+// How many of the config's layers have experts that the quantisation leaves out (BF16), by excluded_modules.
+std::int64_t excluded_layers(const ModelConfig& config);
+
 }  // namespace kerf::checkpoint

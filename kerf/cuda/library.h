@@ -1,0 +1,12 @@
+// NVIDIA's libraries, which a build or a machine may lack. kerf is linked against none of them: whoever wants
+// a device asks here, and not before is anything looked for. The build chooses the file that answers.
+#pragma once
+
+#include "kerf/base/error.h"
+
+namespace kerf::cuda {
+
+// Nothing where devices can be used; otherwise an ErrorKind::device reason that says what to do about it.
+Verdict library();
+
+}  // namespace kerf::cuda

@@ -1,0 +1,34 @@
+// May this machine serve this model, deployed like this? Named checks, each with every reason against it.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kerf/deploy/config.h"
+#include "kerf/deploy/engine.h"
+#include "kerf/deploy/machine.h"
+
+namespace kerf::deploy {
+
+struct Check {
+  std::string_view name;           // as check_names() has it
+  std::string_view question;       // what it asks, in a few words
+  bool asked = false;              // false: the configuration says nothing about it
+  Reasons reasons;                 // why not; none: it holds
+  std::vector<std::string> notes;  // what was found besides
+
+  [[nodiscard]] bool ok() const { return reasons.empty(); }
+};
+
+// Every check, in a fixed order, whether asked or not. Of the engine: engine, attention, decode-metadata,
+// rope, kv-insert. Of kerf: parts (device, group and backend are in this build), model (its config can be
+// read, its shapes and its router are kerf's), placement (ep, tp and batch can be run), memory (the most that
+// a rank needs is there). Throws only what is no verdict on the deployment (memory, bugs).
+std::vector<Check> run_checks(const DeploymentConfig& config, const Machine& machine);
+
+// Every reason of every check, each led by the name of its check. None: the deployment is supported.
+Reasons unsupported(const DeploymentConfig& config, const Machine& machine);
+
+}  // namespace kerf::deploy

@@ -1,0 +1,17 @@
+// What a machine has to offer, as the checks need it. Passed to them, so that a deployment can be checked for
+// another machine than this one.
+#pragma once
+
+#include <cstdint>
+
+namespace kerf::deploy {
+
+struct Machine {
+  std::int64_t memory = 0;  // bytes that can be had: free, or free for the asking
+  std::int64_t cores = 1;
+};
+
+// This one: memory as the kernel estimates it (MemAvailable), within this process's cgroup's limit.
+Machine this_machine();
+
+}  // namespace kerf::deploy

@@ -1,0 +1,44 @@
+#include "kerf/deploy/parts.h"
+
+#include <string>
+
+#include "kerf/base/format.h"
+#include "kerf/cuda/library.h"
+
+namespace kerf::deploy {
+
+namespace {
+
+// What every build has.
+std::string_view always(std::string_view what) { return what == "group" ? "local" : "cpu"; }
+
+}  // namespace
+
+std::vector<Part> optional_parts() {
+  return {
+      {"cuda", "device", cuda::library()},
+      {"mpi", "group",
+       Reason{ErrorKind::unsupported,
+              "not built: configure with -DKERF_MPI=ON (this version has no MPI group yet)"}},
+      {"nccl", "group",
+       Reason{ErrorKind::unsupported,
+              "not built: configure with -DKERF_NCCL=ON (this version has no NCCL group yet)"}},
+  };
+}
+
+Verdict lacking(std::string_view what, std::string_view name) {
+  if (name == always(what)) return std::nullopt;
+  std::string names(always(what));
+  for (const Part& part : optional_parts()) {
+    if (part.what != what) continue;
+    if (part.name == name) {
+      if (!part.absent) return std::nullopt;
+      return because(part.absent->kind, "{} {}: {}; it has the {} '{}'", what, name, part.absent->text, what,
+                     always(what));
+    }
+    names += fmt::format(", {}", part.name);
+  }
+  return because(ErrorKind::usage, "there is no {} '{}'; there are {}", what, name, names);
+}
+
+}  // namespace kerf::deploy

@@ -1,0 +1,23 @@
+// The parts that a build can lack, in one table, each with the reason where it is absent: what `kerf env`
+// shows, what an option that asks for one is answered, and what a deployment's check says are the same words.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "kerf/base/error.h"
+
+namespace kerf::deploy {
+
+struct Part {
+  std::string_view name;
+  std::string_view what;  // "device" or "group"
+  Verdict absent;         // nothing: it is here
+};
+std::vector<Part> optional_parts();
+
+// Nothing where the device ("cpu", "cuda") or group ("local", "mpi", "nccl") can be had; otherwise why not,
+// and what there is instead. Error{usage} kind for a name that nothing has.
+Verdict lacking(std::string_view what, std::string_view name);
+
+}  // namespace kerf::deploy
