@@ -142,7 +142,7 @@ Check check_placement(const RunConfig& run, std::optional<decode::MemoryRequest>
   // As decode does: where a cut was not asked for and cannot be, EP runs alone.
   if (!run.tp && model->nvfp4_layers > 0)
     if (const Verdict why = layout::cuttable(model->hidden, model->intermediate, model->tp)) {
-      out.notes.push_back("EP alone: expert TP is not possible: " + why->text);
+      out.notes.push_back("EP alone (--mode ep): expert TP is not possible: " + why->text);
       model->tp = 1;
     }
   add(out.reasons, layout::placeable(model->experts, model->ep));
