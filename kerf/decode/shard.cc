@@ -89,6 +89,7 @@ ShardReport shard(std::span<Layer> layers, const ShardOptions& options, const Ra
     const double value = probe(layer, options.probe, rank);
     if (rank.group.rank() == 0)
       rank.log.debug(fmt::format("layer {}: probe rel L2 {:.6f}", layer.index, value));
+    report.probes.push_back({layer.index, value});
     report.min_rel_l2 = std::min(report.min_rel_l2, value);
     report.max_rel_l2 = std::max(report.max_rel_l2, value);
     if (options.progress) options.progress(++done, report.nvfp4_layers);

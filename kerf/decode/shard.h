@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kerf/decode/build.h"
 #include "kerf/decode/layer.h"
@@ -19,6 +20,12 @@ struct ShardOptions {
   std::function<void(std::int64_t done, std::int64_t of)> progress;  // called on every rank, may be empty
 };
 
+// What the probe found for one layer.
+struct LayerProbe {
+  std::int64_t layer = 0;
+  double rel_l2 = 0;
+};
+
 struct ShardReport {
   std::int64_t nvfp4_layers = 0;
   std::int64_t bf16_layers = 0;
@@ -27,6 +34,7 @@ struct ShardReport {
   std::int64_t peak_extra_bytes = 0;  // beyond stock, at the highest point, on the rank that had most
   double min_rel_l2 = 0;
   double max_rel_l2 = 0;
+  std::vector<LayerProbe> probes;  // of the layers that were cut, in order
 
   [[nodiscard]] double gib_per_s() const {
     return seconds > 0 ? static_cast<double>(bytes_per_rank) / seconds / (1U << 30U) : 0;

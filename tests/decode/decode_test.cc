@@ -2,6 +2,7 @@
 // memory.
 #include "kerf/decode/decode.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <mutex>
 #include <set>
 
+#include "kerf/base/format.h"
 #include "kerf/decode/sha256.h"
 #include "tests/decode/forwarding_group.h"
 #include "tests/decode/support.h"
@@ -292,17 +294,43 @@ TEST(Decode, OneWarningForAGroupThatSumsInItsOwnOrder) {
   EXPECT_NE(warnings[0].find("does not sum ranks in their order"), std::string::npos) << warnings[0];
 }
 
-TEST(Decode, OneLineTellsHowTheTpBuildWent) {
-  const std::string info = said_by(quick({Mode::tp}), 2).info;
-  const std::size_t at = info.find("expert TP over 2 ranks");
-  ASSERT_NE(at, std::string::npos) << info;
+// The line that tells of the TP build, from what is said at level info; empty for none, and there is one.
+std::string tp_line(const std::string& info) {
+  const std::size_t at = info.find("expert TP over");
+  if (at == std::string::npos) return {};
   EXPECT_EQ(info.find("expert TP over", at + 1), std::string::npos) << info;
-  const std::string line = info.substr(at, info.find('\n', at) - at);
-  for (const char* word :
-       {"3 NVFP4 layers (1 BF16 layers stay EP)", "16 experts of width 128", "GiB added a rank",
-        "probe rel L2 0.00", "tactic at 1 tokens: tile 8, config -1", "the op's default", " s"})
+  return info.substr(at, info.find('\n', at) - at);
+}
+
+TEST(Decode, OneLineTellsHowTheTpBuildWent) {
+  const decode::Options options = quick({Mode::tp});
+  const std::string line = tp_line(said_by(options, 2).info);
+  const decode::Report r = report_of(small_model().open(), options, {2, 1, {}});
+  ASSERT_LT(r.reshard->min_rel_l2, r.reshard->max_rel_l2);
+  for (const std::string& word :
+       {std::string("over 2 ranks"), std::string("3 NVFP4 layers (1 BF16 layers stay EP)"),
+        std::string("16 experts of width 128 on each rank"),
+        fmt::format("{:.3f} GiB added a rank", static_cast<double>(r.reshard->bytes_per_rank) / (1U << 30U)),
+        fmt::format("probe rel L2 {:.6f} to {:.6f}", r.reshard->min_rel_l2, r.reshard->max_rel_l2),
+        std::string("tactic at 1 tokens: tile 8, config -1"), std::string("the op's default")})
     EXPECT_NE(line.find(word), std::string::npos) << word << " in: " << line;
-  EXPECT_EQ(said_by(quick({Mode::ep}), 2).info.find("expert TP"), std::string::npos);
+  EXPECT_THAT(line, testing::ContainsRegex("; [0-9]+\\.[0-9]+ s$"));
+  EXPECT_EQ(tp_line(said_by(quick({Mode::ep}), 2).info), "");
+}
+
+TEST(Decode, TheLineOfATpBuildTellsWhichPreferenceWasPinned) {
+  decode::Options options = quick({Mode::tp});
+  op::Tactic valid;
+  on_ranks({}, [&](const decode::Rank& rank) {
+    decode::BuildOptions building;
+    building.layers = {0};
+    valid = decode::build(small_model().open(), building, rank)[0].ep->tactics(8).back();
+  });
+  options.preferred = {{12345, 0}, {12346, 0}, valid, {12347, 0}};
+  const std::string line = tp_line(said_by(options, 2).info);
+  EXPECT_NE(line.find(fmt::format("tile {}, config {}, pinned, preference 3 of 4", valid.tile, valid.config)),
+            std::string::npos)
+      << line;
 }
 
 TEST(Decode, PinsTheFirstPreferredTacticThatAlwaysRuns) {
