@@ -242,6 +242,7 @@ TEST(Adopt, WhatOneRankRefusesAllRefuse) {
       (void)decode::Runtime::adopt(layers, size_of_model, {}, rank);
     });
     expect_all_refuse(verdicts, fault.kind, {});
+    ASSERT_TRUE(verdicts[0]);
     for (const std::string& word : fault.words)
       EXPECT_NE(verdicts[0]->text.find(word), std::string::npos) << word << " in: " << verdicts[0]->text;
   }

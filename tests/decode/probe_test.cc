@@ -79,6 +79,7 @@ TEST(LayerProbe, IsThatOfThePublicOpOnTheDocumentedInput) {
     (void)decode::probe(layers[0], strict, rank);
   });
   expect_all_refuse(verdicts, ErrorKind::probe, {});
+  ASSERT_TRUE(verdicts[0]);
   std::string text =
       fmt::format("layer 3: the probe found rel L2 {:g} between TP and EP rows, limit 1e-09", wanted);
   for (std::size_t r = 0; r < 4; ++r) text += fmt::format("; rank {}: {}", r, texts[r]);
