@@ -104,9 +104,13 @@ TEST_P(SynthModels, OpensAndVerifiesClean) {
   EXPECT_TRUE(checked.faults.empty()) << checked.faults.text();
   EXPECT_EQ(checked.layers, 2);
   EXPECT_EQ(checked.experts, 2 * o.experts);
-  // All block scales and six scalars an expert of the one layer, all BF16 weights of the other; of both,
-  // where the model has them, the norm's weights in BF16 and the selection bias in F32.
-  const std::int64_t extras = GetParam() == SynthModel::muse_spark ? 2 * (o.hidden * 2 + o.experts * 4) : 0;
+  // All block scales and six scalars an expert of the one layer, all BF16 weights of the other; of both the
+  // router's weight, and where the model has them (at twice the width of the experts) an F32 bias, two norms'
+  // weights and two projections in BF16.
+  const std::int64_t extras =
+      2 * (GetParam() == SynthModel::muse_spark ? o.experts * 2 * o.hidden * 4 + o.experts * 4 +
+                                                      2 * o.hidden * 2 + 2 * 2 * o.hidden * o.hidden * 2
+                                                : o.experts * o.hidden * 2);
   const std::int64_t weights = 3 * o.hidden * o.intermediate * o.experts;
   EXPECT_EQ(checked.bytes_checked, weights / 16 + o.experts * 6 * 4 + weights * 2 + extras);
 }
