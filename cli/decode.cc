@@ -81,40 +81,44 @@ Json json_of(const decode::Report& r, const Options& o) {
              {"max_rel_l2", r.reshard->max_rel_l2},
              {"limit", r.probe_limit}};
   }
-  Json steps = Json::array();
   const bool block = r.block != decode::BlockKind::none;
-  for (const decode::StepReport& s : r.steps)
+  Json steps = Json::array();
+  for (const decode::StepReport& s : r.steps) {
     steps.push_back({{"mode", decode::name(s.mode)},
                      {"batch", s.batch},
                      {"us_per_layer", s.us_per_layer},
-                     {"experts_us_per_layer", block ? Json(s.experts_us_per_layer) : Json()},
                      {"busiest_rank_bytes", s.busiest_rank_bytes},
                      {"output_sha256", s.output_sha256}});
+    if (block) steps.back()["experts_us_per_layer"] = s.experts_us_per_layer;
+  }
   const decode::Facts& c = r.checkpoint;
-  return {{"checkpoint",
-           {{"layers", c.layers},
-            {"nvfp4_layers", c.nvfp4_layers},
-            {"bf16_layers", c.bf16_layers},
-            {"experts", c.experts},
-            {"hidden", c.hidden},
-            {"model_hidden", c.model_hidden},
-            {"intermediate", c.intermediate},
-            {"top_k", c.top_k}}},
-          {"ranks", r.ranks},
-          {"group", r.group},
-          {"device", o.ranks.device},
-          {"activation", activation(r)},
-          {"block", decode::name(r.block)},
-          {"block_bytes_per_rank", r.footprint.block},
-          {"reshard", reshard},
-          {"probe", probe},
-          {"tactic",
-           {{"tile", r.tactic.tile},
-            {"config", r.tactic.config},
-            {"pinned", r.tactic.pinned},
-            {"preference", r.tactic.pinned ? Json(r.tactic.preference) : Json()},
-            {"of", r.tactic.of}}},
-          {"steps", steps}};
+  Json json = {{"checkpoint",
+                {{"layers", c.layers},
+                 {"nvfp4_layers", c.nvfp4_layers},
+                 {"bf16_layers", c.bf16_layers},
+                 {"experts", c.experts},
+                 {"hidden", c.hidden},
+                 {"intermediate", c.intermediate},
+                 {"top_k", c.top_k}}},
+               {"ranks", r.ranks},
+               {"group", r.group},
+               {"device", o.ranks.device},
+               {"activation", activation(r)},
+               {"block", decode::name(r.block)},
+               {"reshard", reshard},
+               {"probe", probe},
+               {"tactic",
+                {{"tile", r.tactic.tile},
+                 {"config", r.tactic.config},
+                 {"pinned", r.tactic.pinned},
+                 {"preference", r.tactic.pinned ? Json(r.tactic.preference) : Json()},
+                 {"of", r.tactic.of}}},
+               {"steps", steps}};
+  if (block) {
+    json["checkpoint"]["model_hidden"] = c.model_hidden;
+    json["block_bytes_per_rank"] = r.footprint.block;
+  }
+  return json;
 }
 
 void print_sharding(const decode::Report& r, Output& out) {

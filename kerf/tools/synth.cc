@@ -222,8 +222,10 @@ Verdict unsupported(const SynthOptions& o) {
       return because(ErrorKind::usage, "BF16 layer {} is not one of layers 0 to {}", layer, o.layers - 1);
   if (Verdict why = layout::convertible(o.hidden, o.intermediate)) return why;
   // 2 bytes a weight at most, three matrices, twice the width where gate and up are one tensor.
-  const long double bytes = 12.0L * static_cast<long double>(o.experts) * static_cast<long double>(o.hidden) *
-                            static_cast<long double>(o.intermediate) * static_cast<long double>(o.layers);
+  const auto wide = [](std::int64_t v) { return static_cast<long double>(v); };
+  const long double experts = 12.0L * wide(o.experts) * wide(o.hidden) * wide(o.intermediate);
+  const long double around = 4.0L * wide(model_width(o)) * (wide(o.hidden) + wide(o.experts));
+  const long double bytes = (experts + around) * wide(o.layers);
   if (bytes > 0x1p50L)
     return because(ErrorKind::usage, "{} layers of {} experts, {} x {}, are more than a petabyte", o.layers,
                    o.experts, o.hidden, o.intermediate);
