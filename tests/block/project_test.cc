@@ -12,6 +12,7 @@
 #include "kerf/block/internal/kernels.h"
 #include "kerf/numeric/bf16.h"
 #include "tests/support/experts.h"
+#include "tests/support/flushing.h"
 
 namespace kerf::test {
 namespace {
@@ -195,6 +196,28 @@ TEST(Project, NanIsTheOneNanAndStaysInItsToken) {
   std::vector<std::uint16_t> half(6);
   block::project(c.weight, 2, x, Workers(1), std::span(half));
   EXPECT_EQ(half[0], numeric::bf16_nan);
+}
+
+TEST(Project, KeepsSubnormalsWhereTheCallerFlushes) {
+  const Case c = bf16_case(5, 300, 8);
+  Random random(10);
+  std::vector<float> tiny = normals(300, random);
+  for (float& v : tiny) v *= 0x1p-130F;
+  const std::vector<std::uint16_t> x = rounded(tiny);
+  std::vector<float> wanted(5);
+  for (std::size_t row = 0; row < 5; ++row)
+    wanted[row] = plain_dot(c.w.data() + row * 300, widened_values(x).data(), 300);
+  EXPECT_NE(wanted[0], 0.0F);
+  for (const int threads : {1, 3}) {
+    const Workers workers(threads);
+    std::vector<float> out(5);
+    {
+      const Flushing mode;
+      block::project(c.weight, 1, x, workers, std::span(out));
+      EXPECT_TRUE(Flushing::now());
+    }
+    EXPECT_EQ(0, std::memcmp(out.data(), wanted.data(), 4 * out.size())) << threads;
+  }
 }
 
 TEST(Project, SizesThatDoNotFitAreBugs) {
