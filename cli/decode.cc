@@ -16,6 +16,7 @@ namespace {
 struct Options {
   std::string checkpoint;
   RankOptions ranks;
+  std::string block = "none";
   std::optional<std::string> mode;  // not given: both, as far as there is anything to cut
   std::string batches = "1,8";
   std::optional<std::string> layers;
@@ -80,35 +81,44 @@ Json json_of(const decode::Report& r, const Options& o) {
              {"max_rel_l2", r.reshard->max_rel_l2},
              {"limit", r.probe_limit}};
   }
+  const bool block = r.block != decode::BlockKind::none;
   Json steps = Json::array();
-  for (const decode::StepReport& s : r.steps)
+  for (const decode::StepReport& s : r.steps) {
     steps.push_back({{"mode", decode::name(s.mode)},
                      {"batch", s.batch},
                      {"us_per_layer", s.us_per_layer},
                      {"busiest_rank_bytes", s.busiest_rank_bytes},
                      {"output_sha256", s.output_sha256}});
+    if (block) steps.back()["experts_us_per_layer"] = s.experts_us_per_layer;
+  }
   const decode::Facts& c = r.checkpoint;
-  return {{"checkpoint",
-           {{"layers", c.layers},
-            {"nvfp4_layers", c.nvfp4_layers},
-            {"bf16_layers", c.bf16_layers},
-            {"experts", c.experts},
-            {"hidden", c.hidden},
-            {"intermediate", c.intermediate},
-            {"top_k", c.top_k}}},
-          {"ranks", r.ranks},
-          {"group", r.group},
-          {"device", o.ranks.device},
-          {"activation", activation(r)},
-          {"reshard", reshard},
-          {"probe", probe},
-          {"tactic",
-           {{"tile", r.tactic.tile},
-            {"config", r.tactic.config},
-            {"pinned", r.tactic.pinned},
-            {"preference", r.tactic.pinned ? Json(r.tactic.preference) : Json()},
-            {"of", r.tactic.of}}},
-          {"steps", steps}};
+  Json json = {{"checkpoint",
+                {{"layers", c.layers},
+                 {"nvfp4_layers", c.nvfp4_layers},
+                 {"bf16_layers", c.bf16_layers},
+                 {"experts", c.experts},
+                 {"hidden", c.hidden},
+                 {"intermediate", c.intermediate},
+                 {"top_k", c.top_k}}},
+               {"ranks", r.ranks},
+               {"group", r.group},
+               {"device", o.ranks.device},
+               {"activation", activation(r)},
+               {"block", decode::name(r.block)},
+               {"reshard", reshard},
+               {"probe", probe},
+               {"tactic",
+                {{"tile", r.tactic.tile},
+                 {"config", r.tactic.config},
+                 {"pinned", r.tactic.pinned},
+                 {"preference", r.tactic.pinned ? Json(r.tactic.preference) : Json()},
+                 {"of", r.tactic.of}}},
+               {"steps", steps}};
+  if (block) {
+    json["checkpoint"]["model_hidden"] = c.model_hidden;
+    json["block_bytes_per_rank"] = r.footprint.block;
+  }
+  return json;
 }
 
 void print_sharding(const decode::Report& r, Output& out) {
@@ -130,6 +140,15 @@ void print_sharding(const decode::Report& r, Output& out) {
            s.max_rel_l2, r.probe_limit);
 }
 
+std::string block_text(const decode::Report& r) {
+  const decode::Facts& c = r.checkpoint;
+  const std::string path =
+      r.block == decode::BlockKind::muse_spark
+          ? fmt::format("router at width {}, {} to {} and back", c.model_hidden, c.model_hidden, c.hidden)
+          : fmt::format("router at width {}", c.model_hidden);
+  return fmt::format("{}: {}, {} on every rank", decode::name(r.block), path, bytes_text(r.footprint.block));
+}
+
 void print_steps(const decode::Report& r, Output& out) {
   out.line("");
   out.line("{:<5} {:>6} {:>13} {:>22} {:>8}  {}", "mode", "batch", "us per layer", "busiest rank's bytes",
@@ -140,6 +159,10 @@ void print_steps(const decode::Report& r, Output& out) {
              bytes_text(s.busiest_rank_bytes), static_cast<double>(s.busiest_rank_bytes) * 1e-3 / us,
              s.output_sha256.substr(0, 16));
   }
+  if (r.block != decode::BlockKind::none)
+    for (const decode::StepReport& s : r.steps)
+      out.line("{} at batch {}: of {:.1f} us a layer the experts take {:.1f}, the rest is the block's",
+               decode::name(s.mode), s.batch, s.us_per_layer, s.experts_us_per_layer);
   for (const decode::StepReport& ep : r.steps) {
     const auto tp = std::find_if(r.steps.begin(), r.steps.end(), [&](const decode::StepReport& s) {
       return s.mode == decode::Mode::tp && s.batch == ep.batch;
@@ -162,6 +185,7 @@ void print(const decode::Report& r, const Options& o, Output& out) {
     out.line("cores       {} for {}: times follow the sum over ranks, not the busiest rank",
              available_cores(), counted(r.ranks, "rank"));
   out.line("activation  {}", activation_text(r, o));
+  if (r.block != decode::BlockKind::none) out.line("block       {}", block_text(r));
   print_sharding(r, out);
   out.line("tactic      tile {}, config {}: {}", r.tactic.tile, r.tactic.config,
            r.tactic.pinned ? fmt::format("pinned, preference {} of {}", r.tactic.preference + 1, r.tactic.of)
@@ -179,6 +203,8 @@ void run(const Options& o, Context& context) {
   for (const std::string& note : from.notes()) context.log.info(note);
   decode::Options options;
   options.build = {decode::select_layers(from, wanted_layers), input_of(o.ranks), backend_of(o.ranks), {}};
+  options.block = decode::block_kind(o.block);
+  require(decode::unsupported_block(from, options.build.layers, options.block));
   options.modes = modes_of(o, from, options.build.layers, context);
   options.batches = batches;
   options.seed = o.seed;
@@ -216,6 +242,13 @@ void add_decode(CLI::App& app, Context& context) {
   add_rank_options(*command, o->ranks);
   command->add_option("--mode", o->mode, "ep, tp or both [both; EP only where there is nothing to cut]")
       ->check(CLI::IsMember({"ep", "tp", "both"}));
+  command
+      ->add_option(
+          "--block", o->block,
+          "What runs around the experts in every layer: none, or the router (and, in muse-spark, norms "
+          "and projections) of that model")
+      ->check(CLI::IsMember(decode::block_names()))
+      ->capture_default_str();
   command->add_option("--batch", o->batches, "Tokens of a step, such as 1,8")->capture_default_str();
   command->add_option("--layers", o->layers, "Layers, such as 0-3,7 [all with routed experts]");
   command->add_option("--seed", o->seed, "Seed of the inputs")

@@ -53,6 +53,14 @@ Json layer_json(const MoeLayer& layer, std::int64_t experts, checkpoint::Faults&
     }
   }
   layer.scan_extras(faults);
+  layer.check_block(faults);
+  for (const auto& [key, suffix] : {std::pair{"router", checkpoint::gate_name},
+                                    {"router_bias", checkpoint::selection_bias_name},
+                                    {"pre_projection", checkpoint::pre_proj_name},
+                                    {"pre_norm", checkpoint::pre_norm_name},
+                                    {"post_norm", checkpoint::post_norm_name},
+                                    {"post_projection", checkpoint::post_proj_name}})
+    if (const auto view = layer.find(suffix)) json["block"][key] = tensor_json(*view);
   if (!nvfp4) return json;
   const LayerScales scales = layer.scales(faults);
   json["weight_only"] = scales.weight_only;
@@ -115,6 +123,8 @@ void print_layer(const Json& l, std::int64_t experts, Output& out) {
            l["dialect"].get<std::string>(), experts, bytes_text(l["bytes"].get<std::int64_t>()));
   if (l.contains("tensors"))
     for (const auto& [name, t] : l["tensors"].items()) out.line("  {:<19} {}", name, tensor_text(t));
+  if (l.contains("block"))
+    for (const auto& [name, t] : l["block"].items()) out.line("  {:<19} {}", name, tensor_text(t));
   if (!l.contains("weight_only")) return;
   const auto notes = l["notes"].get<std::vector<std::string>>();
   const bool differ = l["gate_up_differ"].get<std::int64_t>() != 0;

@@ -16,7 +16,7 @@ namespace {
 struct Options {
   std::string directory;
   std::string model = "muse-spark";
-  std::optional<std::int64_t> experts, hidden, intermediate, layers, top_k;
+  std::optional<std::int64_t> experts, hidden, model_width, intermediate, layers, top_k;
   std::optional<std::string> bf16_layers;  // "none" for none
   std::uint64_t seed = 1;
 };
@@ -25,6 +25,7 @@ tools::SynthOptions wanted(const Options& o) {
   tools::SynthOptions s = tools::synth_defaults(tools::synth_model(o.model));
   s.experts = o.experts.value_or(s.experts);
   s.hidden = o.hidden.value_or(s.hidden);
+  s.model_hidden = o.model_width.value_or(s.model_hidden);
   s.intermediate = o.intermediate.value_or(s.intermediate);
   s.layers = o.layers.value_or(s.layers);
   // A default that a smaller number of experts cannot serve gives way; a number that was asked for does not.
@@ -50,6 +51,7 @@ void run(const Options& o, Context& context) {
                       {"model", tools::name(s.model)},
                       {"experts", s.experts},
                       {"hidden", s.hidden},
+                      {"model_hidden", tools::model_width(s)},
                       {"intermediate", s.intermediate},
                       {"layers", s.layers},
                       {"top_k", s.top_k},
@@ -88,6 +90,10 @@ void add_synth(CLI::App& app, Context& context) {
   command->add_option("--experts", o->experts, "Experts, E [a size of the model that a laptop holds]")
       ->transform(whole_number(1, most_count));
   command->add_option("--hidden", o->hidden, "Expert input and output width, H: a multiple of 128")
+      ->transform(whole_number(1, most_count));
+  command
+      ->add_option("--model-width", o->model_width,
+                   "The model's own width, D, which muse-spark projects to H and back [2H]")
       ->transform(whole_number(1, most_count));
   command->add_option("--intermediate", o->intermediate, "Intermediate width, I: a multiple of 64")
       ->transform(whole_number(1, most_count));

@@ -128,9 +128,14 @@ Checkpoint Checkpoint::open(const std::filesystem::path& path) {
   }
   std::vector<std::int64_t> weight_only;
   for (const auto& [l, found] : outline(state->directory, *state->table, config, state->notes)) {
-    internal::LayerSource source{
-        *state->table,    l, std::string(found.prefix), config.experts, config.hidden, config.intermediate,
-        config.quant_algo};
+    internal::LayerSource source{*state->table,
+                                 l,
+                                 std::string(found.prefix),
+                                 config.experts,
+                                 config.hidden,
+                                 config.intermediate,
+                                 config.model_hidden,
+                                 config.quant_algo};
     auto layer = found.naming == ExpertNaming::fused ? internal::make_fused_layer(std::move(source))
                                                      : internal::make_per_expert_layer(std::move(source));
     if (layer->kind() == ExpertKind::nvfp4 && config.quant_algo == "W4A16_NVFP4" &&

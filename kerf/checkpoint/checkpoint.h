@@ -24,6 +24,17 @@ struct ExpertViews {
   tensor::TensorView gate, gate_sf, up, up_sf, down, down_sf;
 };
 
+// What stands around the experts of a layer, at the model's width D: the router, and for models that have it
+// the way to the experts' width H and back.
+struct BlockViews {
+  tensor::TensorView gate;                 // F32 or BF16 [E, D]
+  std::optional<tensor::TensorView> bias;  // F32 or BF16 [E]
+  // Models with a pool only, BF16:
+  tensor::TensorView pre_proj;   // [H, D]
+  tensor::TensorView pre_norm;   // [H]
+  tensor::TensorView post_proj;  // [D, H]
+};
+
 // The global scales of an NVFP4 layer, all E experts. Gate and up are kept apart.
 struct LayerScales {
   std::vector<float> ws2_gate, ws2_up, ws2_down;  // weight_scale_2, [E]
@@ -62,6 +73,14 @@ class MoeLayer {
   // and the router's selection bias, where the layer has them. Values that are not finite are faults. Both
   // kinds.
   virtual void scan_extras(Faults& faults) const = 0;
+  // The block's tensors, with those of a pool where one is asked for; Error{checkpoint} with layer, tensor,
+  // file, got and wanted where one is missing or something else. Values are not looked at.
+  [[nodiscard]] virtual BlockViews block(bool pool) const = 0;
+  // From headers alone: of the block's tensors that are there, those that cannot be used are faults.
+  virtual void check_block(Faults& faults) const = 0;
+  // Scans the values of the block's tensors that can be used: those that are not finite are faults. The bias
+  // is scan_extras()'s.
+  virtual void scan_block(Faults& faults) const = 0;
   // A tensor of this layer by its name below the layer's prefix ("mlp.experts.post_expert_norm.weight").
   [[nodiscard]] virtual std::optional<tensor::TensorView> find(std::string_view suffix) const = 0;
   // Bytes of one expert in the file.

@@ -162,6 +162,16 @@ RouterConfig router_of(const Keys& keys, bool muse) {
   return out;
 }
 
+// How many experts every token takes besides its routed ones. A model that only gives their width has one.
+std::int64_t shared_experts_of(const Keys& keys) {
+  for (const char* key : {"num_shared_experts", "n_shared_experts"}) {
+    const json* value = keys.find(key);
+    if (value != nullptr && value->is_number_integer()) return value->get<std::int64_t>();
+  }
+  const json* width = keys.find("shared_expert_intermediate_size");
+  return width != nullptr && width->is_number_integer() && width->get<std::int64_t>() > 0 ? 1 : 0;
+}
+
 struct Quantisation {
   std::string algo;
   std::int64_t group_size = 16;
@@ -249,7 +259,10 @@ ModelConfig read_model_config(const std::filesystem::path& path) {
   out.activation = activation_of(keys);
   const bool muse = is_muse_spark(keys, architectures);
   out.router = router_of(keys, muse);
+  out.shared_experts = shared_experts_of(keys);
   if (muse) {
+    out.pool = PoolConfig{};
+    out.pool->norm_eps = keys.number("rms_norm_eps", false).value_or(out.pool->norm_eps);
     out.post_norm = PostNormConfig{};
     out.post_norm->eps = keys.number("post_norm_eps", false).value_or(out.post_norm->eps);
   }

@@ -14,6 +14,12 @@ namespace kerf::checkpoint {
 // router's selection.
 inline constexpr std::string_view post_norm_name = "mlp.experts.post_expert_norm.weight";
 inline constexpr std::string_view selection_bias_name = "mlp.gate.e_score_correction_bias";
+// Those of the block around them: the router's weight, and Muse Spark's projection to the experts' width,
+// norm after it, and projection back.
+inline constexpr std::string_view gate_name = "mlp.gate.weight";
+inline constexpr std::string_view pre_proj_name = "mlp.pre_expert_proj.weight";
+inline constexpr std::string_view pre_norm_name = "mlp.pre_expert_norm.weight";
+inline constexpr std::string_view post_proj_name = "mlp.post_expert_proj.weight";
 
 // How the model chooses experts, in the checkpoint's own terms.
 struct RouterConfig {
@@ -34,6 +40,13 @@ struct PostNormConfig {
   bool gain_before_norm = true;
 };
 
+// The way from the model's width to the experts' and back, where the model has one (Muse Spark): a
+// projection, a norm of its result (then the gain), and another projection after the experts.
+struct PoolConfig {
+  double norm_eps = 1e-5;
+  double gain_center = 1.0;
+};
+
 struct ModelConfig {
   std::string architecture;
   std::int64_t layers = 0;
@@ -45,7 +58,9 @@ struct ModelConfig {
   std::string activation;         // "silu"
   RouterConfig router;
   std::optional<PostNormConfig> post_norm;
-  std::string quant_algo;  // "NVFP4", "W4A16_NVFP4", or empty where nothing is quantised
+  std::optional<PoolConfig> pool;
+  std::int64_t shared_experts = 0;  // experts that every token takes; kerf computes none of them
+  std::string quant_algo;           // "NVFP4", "W4A16_NVFP4", or empty where nothing is quantised
   std::int64_t group_size = 16;
   std::vector<std::string> excluded_modules;  // globs
 };

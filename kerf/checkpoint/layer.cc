@@ -104,23 +104,29 @@ void Layer::scan_extras(Faults& faults) const {
   for (const auto& [suffix, kind] : {std::pair{post_norm_name, "norm weight that is not finite"},
                                      {selection_bias_name, "selection bias that is not finite"}}) {
     const std::string name = full_name(suffix);
-    const Located* located = find_full(name);
-    if (located == nullptr) continue;
-    const tensor::TensorView view = source_.table.view(*located);
-    Found found{kind};
-    const auto place = [&](std::size_t at, const std::string& bits) {
-      return fmt::format("layer {}, {}, element {}, bits 0x{}{}", index(), name, at, bits, in_file(located));
-    };
-    if (view.dtype == tensor::Dtype::bf16)
-      for_each_not_finite_bf16(view.bytes, [&](std::size_t at, std::uint16_t bits) {
-        found.add([&] { return place(at, fmt::format("{:04X}", bits)); });
-      });
-    if (view.dtype == tensor::Dtype::f32)
-      for_each_not_finite_f32(view.bytes, [&](std::size_t at, std::uint32_t bits) {
-        found.add([&] { return place(at, fmt::format("{:08X}", bits)); });
-      });
-    faults.add(found.group);
+    if (const Located* located = find_full(name)) scan_finite(name, *located, kind, faults);
   }
+}
+
+void Layer::scan_finite(const std::string& name, const Located& located, const std::string& kind,
+                        Faults& faults) const {
+  const tensor::TensorView view = source_.table.view(located);
+  Found found{kind};
+  const auto place = [&](std::size_t at, const std::string& bits) {
+    const auto columns = static_cast<std::size_t>(view.shape.rank() == 2 ? view.shape[1] : 0);
+    const std::string where = columns == 0 ? fmt::format("element {}", at)
+                                           : fmt::format("row {}, column {}", at / columns, at % columns);
+    return fmt::format("layer {}, {}, {}, bits 0x{}{}", index(), name, where, bits, in_file(&located));
+  };
+  if (view.dtype == tensor::Dtype::bf16)
+    for_each_not_finite_bf16(view.bytes, [&](std::size_t at, std::uint16_t bits) {
+      found.add([&] { return place(at, fmt::format("{:04X}", bits)); });
+    });
+  if (view.dtype == tensor::Dtype::f32)
+    for_each_not_finite_f32(view.bytes, [&](std::size_t at, std::uint32_t bits) {
+      found.add([&] { return place(at, fmt::format("{:08X}", bits)); });
+    });
+  faults.add(found.group);
 }
 
 std::string Layer::full_name(std::string_view suffix) const { return source_.prefix + std::string(suffix); }

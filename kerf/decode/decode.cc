@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "kerf/base/format.h"
+#include "kerf/base/function_ref.h"
 #include "kerf/comm/agree.h"
 #include "kerf/decode/inputs.h"
 #include "kerf/decode/sha256.h"
@@ -49,32 +50,44 @@ double median(std::vector<double> values) {
   return (*middle + *std::max_element(values.begin(), middle)) / 2;
 }
 
+// One run of a step on this rank.
+struct Ran {
+  std::span<const std::uint16_t> rows;
+  std::chrono::nanoseconds experts{0};  // of a block's step
+};
+
 struct Measured {
-  double us = 0;                    // median over repetitions of the slowest rank
-  std::vector<std::uint16_t> rows;  // [T, H]
+  double us = 0;          // median over repetitions of the slowest rank
+  double experts_us = 0;  // the same of the experts inside a block
+  std::vector<std::uint16_t> rows;
 };
 
 // Repeats one layer's step. How often is decided from times that all ranks have agreed on.
-Measured measure(const Runtime& runtime, std::size_t position, Mode mode, const StepInputs& inputs,
+Measured measure(const Runtime& runtime, std::size_t position, Mode mode, FunctionRef<Ran()> step,
                  const Options& options, const Rank& rank) {
   const double budget = options.seconds * 1e6 / static_cast<double>(runtime.layers().size());
   Measured out;
   std::vector<double> times;
+  std::vector<double> experts;
   double spent = 0;
   bool same = true;
   for (int i = 0; i < options.repetitions || (spent < budget && i < most_repetitions); ++i) {
     rank.group.barrier("the next step");
     const auto start = Clock::now();
-    const std::span<const std::uint16_t> rows = runtime.execute(position, mode, inputs);
+    const Ran ran = step();
     const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
     times.push_back(static_cast<double>(comm::all_max(rank.group, ns, "a step's time")) * 1e-3);
+    if (!runtime.blocks().empty())
+      experts.push_back(
+          static_cast<double>(comm::all_max(rank.group, ran.experts.count(), "the experts' time")) * 1e-3);
     spent += times.back();
     if (i == 0)
-      out.rows.assign(rows.begin(), rows.end());
+      out.rows.assign(ran.rows.begin(), ran.rows.end());
     else
-      same = same && std::equal(rows.begin(), rows.end(), out.rows.begin(), out.rows.end());
+      same = same && std::equal(ran.rows.begin(), ran.rows.end(), out.rows.begin(), out.rows.end());
   }
   out.us = median(std::move(times));
+  if (!experts.empty()) out.experts_us = median(std::move(experts));
   comm::agreed(rank.group, "comparing repetitions", [&] {
     if (!same)
       fail(ErrorKind::bug, "layer {}: two runs of the same {} step differ", runtime.layers()[position].index,
@@ -83,24 +96,57 @@ Measured measure(const Runtime& runtime, std::size_t position, Mode mode, const 
   return out;
 }
 
-StepReport run_steps(const Runtime& runtime, Mode mode, std::int64_t batch, const Options& options,
-                     const InputShape& shape, const Rank& rank) {
-  StepReport report{mode, batch, 0, 0, {}};
-  Sha256 digest;
-  double us = 0;
-  for (std::size_t i = 0; i < runtime.layers().size(); ++i) {
-    const Layer& layer = runtime.layers()[i];
+// One layer's step on the seed's inputs, and what its busiest rank reads.
+Measured measure_layer(const Runtime& runtime, std::size_t position, StepReport& report,
+                       const Options& options, const InputShape& shape, const Rank& rank) {
+  const Layer& layer = runtime.layers()[position];
+  const auto reads = [&](const std::vector<std::int32_t>& ids) {
+    report.busiest_rank_bytes += busiest_rank_bytes(layer, report.mode, ids, rank.group.size());
+  };
+  if (runtime.blocks().empty()) {
     Inputs inputs;
     comm::agreed(rank.group, "making inputs", [&] {
-      inputs = make_inputs(options.seed, layer.index, batch, layer.kind, shape);
-      report.busiest_rank_bytes +=
-          busiest_rank_bytes(layer, mode, chosen(inputs, runtime.router()), rank.group.size());
+      inputs = make_inputs(options.seed, layer.index, report.batch, layer.kind, shape);
+      reads(chosen(inputs, runtime.router()));
     });
-    const Measured measured = measure(runtime, i, mode, step_of(inputs, runtime.router()), options, rank);
-    us += measured.us;
+    const StepInputs step = step_of(inputs, runtime.router());
+    return measure(
+        runtime, position, report.mode,
+        [&] {
+          return Ran{runtime.execute(position, report.mode, step), {}};
+        },
+        options, rank);
+  }
+  const block::Weights& weights = runtime.blocks()[position].weights;
+  std::vector<std::uint16_t> x;
+  comm::agreed(rank.group, "making inputs", [&] {
+    x = make_rows(options.seed, layer.index, report.batch, weights.model_hidden());
+    reads(runtime.routes_of_block(position, report.batch, x).ids);
+    report.busiest_rank_bytes += weights.bytes();
+  });
+  return measure(
+      runtime, position, report.mode,
+      [&] {
+        Ran ran;
+        ran.rows = runtime.execute_block(position, report.mode, report.batch, x, &ran.experts);
+        return ran;
+      },
+      options, rank);
+}
+
+StepReport run_steps(const Runtime& runtime, Mode mode, std::int64_t batch, const Options& options,
+                     const InputShape& shape, const Rank& rank) {
+  StepReport report;
+  report.mode = mode;
+  report.batch = batch;
+  Sha256 digest;
+  const auto layers = static_cast<double>(runtime.layers().size());
+  for (std::size_t i = 0; i < runtime.layers().size(); ++i) {
+    const Measured measured = measure_layer(runtime, i, report, options, shape, rank);
+    report.us_per_layer += measured.us / layers;
+    report.experts_us_per_layer += measured.experts_us / layers;
     digest.update(std::as_bytes(std::span(measured.rows)));
   }
-  report.us_per_layer = us / static_cast<double>(runtime.layers().size());
   report.output_sha256 = digest.hex();
   const std::vector<std::string> all =
       comm::gather_text(rank.group, report.output_sha256, "comparing outputs");
@@ -120,6 +166,7 @@ Facts facts_of(const checkpoint::ModelConfig& config, std::span<const Layer> lay
   facts.bf16_layers = facts.layers - facts.nvfp4_layers;
   facts.experts = config.experts;
   facts.hidden = config.hidden;
+  facts.model_hidden = config.model_hidden;
   facts.intermediate = config.intermediate;
   facts.top_k = config.top_k;
   return facts;
@@ -137,7 +184,7 @@ TacticReport tactic_of(const Runtime& runtime, std::int64_t tokens) {
 
 Footprint largest(const Footprint& mine, comm::Group& group) {
   return {comm::all_max(group, mine.stock, "memory"), comm::all_max(group, mine.sliced, "memory"),
-          comm::all_max(group, mine.steps, "memory")};
+          comm::all_max(group, mine.block, "memory"), comm::all_max(group, mine.steps, "memory")};
 }
 
 }  // namespace
@@ -147,6 +194,7 @@ Report run(const checkpoint::Checkpoint& from, const Options& options, const Ran
   RuntimeOptions building;
   building.build = options.build;
   building.expert_tp = std::count(options.modes.begin(), options.modes.end(), Mode::tp) > 0;
+  building.block = options.block;
   building.probe = options.probe;
   building.max_tokens = *std::max_element(options.batches.begin(), options.batches.end());
   building.warm_tokens = options.batches.front();
@@ -165,6 +213,7 @@ Report run(const checkpoint::Checkpoint& from, const Options& options, const Ran
   if (std::any_of(layers.begin(), layers.end(), [](const Layer& l) { return l.input == op::Input::nvfp4; }))
     report.input = op::Input::nvfp4;
   report.reshard = runtime.sharding();
+  report.block = options.block;
   report.probe_limit = options.probe.limit;
   report.tactic = tactic_of(runtime, options.batches.front());
   report.footprint = largest(runtime.footprint(), rank.group);

@@ -17,6 +17,7 @@ namespace kerf::decode {
 
 struct Options {
   BuildOptions build;
+  BlockKind block = BlockKind::none;           // the block around the experts that steps run, too
   std::vector<Mode> modes = {Mode::ep};        // in this order; Mode::tp makes the run reshard
   std::vector<std::int64_t> batches = {1, 8};  // tokens of a step, each 1 to most_tokens
   std::uint64_t seed = 1;
@@ -33,6 +34,7 @@ struct Facts {
   std::int64_t bf16_layers = 0;
   std::int64_t experts = 0;
   std::int64_t hidden = 0;
+  std::int64_t model_hidden = 0;  // the model's own width: that of rows where a block is run
   std::int64_t intermediate = 0;
   std::int64_t top_k = 0;
 };
@@ -42,8 +44,9 @@ struct StepReport {
   Mode mode = Mode::ep;
   std::int64_t batch = 0;
   double us_per_layer = 0;  // of each layer the median over repetitions of the slowest rank; their mean
+  double experts_us_per_layer = 0;      // the same of the experts' part (quantisation to tail) inside a block
   std::int64_t busiest_rank_bytes = 0;  // of each layer the most that a rank reads; their sum (traffic.h)
-  std::string output_sha256;            // over the bf16 rows [T, H], layers ascending
+  std::string output_sha256;            // over the bf16 rows [T, H] ([T, D] of a block), layers ascending
 };
 
 // The tactic of sliced experts (stock experts where there are none) at the first batch.
@@ -63,6 +66,7 @@ struct Report {
   // What NVFP4 layers ran on: quantised rows in any of them, or bf16 (also where there is no such layer).
   op::Input input = op::Input::bf16;
   std::optional<ShardReport> reshard;
+  BlockKind block = BlockKind::none;
   double probe_limit = 0;
   TacticReport tactic;
   Footprint footprint;  // of the rank that has most

@@ -45,6 +45,16 @@ std::vector<float> route_weights(const numeric::SplitMix& stream, std::int64_t t
 
 }  // namespace
 
+std::vector<std::uint16_t> make_rows(std::uint64_t seed, std::int64_t layer, std::int64_t tokens,
+                                     std::int64_t width) {
+  const FpGuard guard;
+  const numeric::SplitMix values = stream_of(seed, layer, tokens, Use::rows);
+  std::vector<std::uint16_t> x(static_cast<std::size_t>(tokens * width));
+  for (std::size_t i = 0; i < x.size(); ++i)
+    x[i] = numeric::f32_to_bf16(static_cast<float>(numeric::bell(values[i])) / numeric::bell_deviation);
+  return x;
+}
+
 Inputs make_inputs(std::uint64_t seed, std::int64_t layer, std::int64_t tokens, checkpoint::ExpertKind kind,
                    const InputShape& shape) {
   if (tokens < 0 || shape.top_k < 1 || shape.top_k > shape.experts)
@@ -53,10 +63,7 @@ Inputs make_inputs(std::uint64_t seed, std::int64_t layer, std::int64_t tokens, 
   const FpGuard guard;
   Inputs out;
   out.tokens = tokens;
-  const numeric::SplitMix values = stream_of(seed, layer, tokens, Use::rows);
-  out.x.resize(static_cast<std::size_t>(tokens * shape.hidden));
-  for (std::size_t i = 0; i < out.x.size(); ++i)
-    out.x[i] = numeric::f32_to_bf16(static_cast<float>(numeric::bell(values[i])) / numeric::bell_deviation);
+  out.x = make_rows(seed, layer, tokens, shape.hidden);
   if (kind == checkpoint::ExpertKind::nvfp4) {
     out.ids = distinct_experts(stream_of(seed, layer, tokens, Use::experts), tokens, shape);
     out.weights = route_weights(stream_of(seed, layer, tokens, Use::weights), tokens, shape.top_k);

@@ -39,6 +39,10 @@ struct Inputs {
   std::vector<float> logits;      // [T, E] integers in [-1024, 1024) over 256
 };
 
+// The rows alone, at any width: what the block around the experts is given, [T, width] bf16.
+std::vector<std::uint16_t> make_rows(std::uint64_t seed, std::int64_t layer, std::int64_t tokens,
+                                     std::int64_t width);
+
 Inputs make_inputs(std::uint64_t seed, std::int64_t layer, std::int64_t tokens, checkpoint::ExpertKind kind,
                    const InputShape& shape);
 

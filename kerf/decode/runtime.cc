@@ -56,12 +56,19 @@ Runtime Runtime::build(const checkpoint::Checkpoint& from, const RuntimeOptions&
     const std::vector<std::int64_t> layers = select_layers(from, options.build.layers);
     router = router_for({from.config().experts, from.config().top_k});
     if (options.expert_tp) require(shardable(from, layers, rank.group.size()));
+    require(unsupported_block(from, layers, options.block));
     check_tokens(options.max_tokens);
   });
   BuildOptions loading = options.build;
   if (options.progress && rank.group.rank() == 0)
     loading.progress = [&](std::int64_t done, std::int64_t of) { options.progress("loading", done, of); };
-  return assemble([&] { return decode::build(from, loading, rank); }, router, options, rank);
+  return assemble([&] { return decode::build(from, loading, rank); },
+                  [&](std::span<const Layer> layers) {
+                    std::vector<std::int64_t> indices;
+                    for (const Layer& layer : layers) indices.push_back(layer.index);
+                    return build_blocks(from, indices, options.block, rank);
+                  },
+                  router, options, rank);
 }
 
 Runtime Runtime::adopt(std::span<const StockLayer> layers, const ModelSize& model,
@@ -71,15 +78,18 @@ Runtime Runtime::adopt(std::span<const StockLayer> layers, const ModelSize& mode
     if (!options.build.layers.empty())
       fail(ErrorKind::usage,
            "layers are chosen from a checkpoint; of an engine's, all that are given are taken");
+    if (options.block != BlockKind::none)
+      fail(ErrorKind::usage, "a block around the experts is built from a checkpoint, not from an engine's layers");
     router = router_for(model);
     check_tokens(options.max_tokens);
   });
-  return assemble([&] { return decode::adopt(layers, model, options.build.backend, rank); }, router, options,
-                  rank);
+  return assemble([&] { return decode::adopt(layers, model, options.build.backend, rank); },
+                  [](std::span<const Layer>) { return std::vector<LayerBlock>(); }, router, options, rank);
 }
 
-Runtime Runtime::assemble(const std::function<std::vector<Layer>()>& layers, const routing::Router& router,
-                          const RuntimeOptions& options, const Rank& rank) {
+Runtime Runtime::assemble(const std::function<std::vector<Layer>()>& layers,
+                          const std::function<std::vector<LayerBlock>(std::span<const Layer>)>& blocks,
+                          const routing::Router& router, const RuntimeOptions& options, const Rank& rank) {
   if (!rank.group.ordered())
     rank.warning(
         fmt::format("group '{}' does not sum ranks in their order: outputs may differ in their last bits "
@@ -90,6 +100,8 @@ Runtime Runtime::assemble(const std::function<std::vector<Layer>()>& layers, con
   Runtime out(rank, router);
   out.layers_ = layers();
   out.footprint_.stock = rank.memory.current() - before;
+  out.blocks_ = blocks(out.layers_);
+  out.footprint_.block = rank.memory.current() - before - out.footprint_.stock;
   if (options.expert_tp) {
     ShardOptions sharding{options.build.backend, options.probe, {}};
     if (reports)
@@ -97,12 +109,18 @@ Runtime Runtime::assemble(const std::function<std::vector<Layer>()>& layers, con
         options.progress("resharding", done, of);
       };
     out.sharding_ = shard(out.layers_, sharding, rank);
-    out.footprint_.sliced = rank.memory.current() - before - out.footprint_.stock;
+    out.footprint_.sliced = rank.memory.current() - before - out.footprint_.stock - out.footprint_.block;
   }
   const TacticChoice tactic = pin(out.layers_, options.preferred, options.max_tokens, rank);
   out.plan_ = make_plan(out.layers_, tactic, options.max_tokens, rank);
   out.all_reduce_ = StepAllReduce::bind(options.all_reduce, options.max_tokens, rank);
-  out.footprint_.steps = rank.memory.current() - before - out.footprint_.stock - out.footprint_.sliced;
+  if (!out.blocks_.empty())
+    comm::agreed(rank.group, "planning the blocks", [&] {
+      out.block_scratch_ =
+          block::Scratch(rank.memory, out.blocks_.front().weights, options.max_tokens, rank.workers.size());
+    });
+  const Footprint& held = out.footprint_;
+  out.footprint_.steps = rank.memory.current() - before - held.stock - held.block - held.sliced;
   out.warm_tokens_ = std::clamp<std::int64_t>(options.warm_tokens, 1, options.max_tokens);
   if (out.sharding_) log_sharding(rank, out.layers_, *out.sharding_, out.plan_, out.warm_tokens_);
   return out;
@@ -132,6 +150,18 @@ void Runtime::warm_up() const {
     if (layer.tp != nullptr) (void)execute(i, Mode::tp, inputs);
   }
   all_reduce_.warm_up(rank_);
+  warm_up_blocks();
+}
+
+void Runtime::warm_up_blocks() const {
+  if (blocks_.empty()) return;
+  std::vector<std::uint16_t> x;
+  comm::agreed(rank_.group, "making the warm-up's rows",
+               [&] { x = unit_rows(0, warm_tokens_, blocks_.front().weights.model_hidden()); });
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    (void)execute_block(i, Mode::ep, warm_tokens_, x);
+    if (layers_[i].tp != nullptr) (void)execute_block(i, Mode::tp, warm_tokens_, x);
+  }
 }
 
 const Layer& Runtime::at(std::size_t position) const {
@@ -145,6 +175,41 @@ std::span<const std::uint16_t> Runtime::execute(std::size_t position, Mode mode,
   const Layer& layer = at(position);
   require(refused(layer, plan_, inputs));
   return decode::execute(layer, mode, inputs, plan_, rank_);
+}
+
+const block::Weights& Runtime::block_at(std::size_t position, std::int64_t tokens, std::size_t x) const {
+  (void)at(position);
+  if (blocks_.empty()) fail(ErrorKind::usage, "a runtime that was built without blocks around the experts");
+  const block::Weights& weights = blocks_[position].weights;
+  if (tokens < 0 || tokens > plan_.max_tokens)
+    fail(ErrorKind::usage, "a step of {} tokens, prepared for at most {}", tokens, plan_.max_tokens);
+  if (std::int64_t wanted = tokens * weights.model_hidden(); static_cast<std::size_t>(wanted) != x)
+    fail(ErrorKind::usage, "a step with {} values of x, wanted {} ({} tokens of width {})", x, wanted, tokens,
+         weights.model_hidden());
+  return weights;
+}
+
+std::span<const std::uint16_t> Runtime::execute_block(std::size_t position, Mode mode, std::int64_t tokens,
+                                                      std::span<const std::uint16_t> x,
+                                                      std::chrono::nanoseconds* experts) const {
+  const block::Weights& weights = block_at(position, tokens, x.size());
+  const block::Entered in = block::enter(weights, tokens, x, rank_.workers, block_scratch_);
+  const StepInputs step{tokens, in.rows, {}, {}, {}, {}, &weights.router, in.logits, weights.bias};
+  const auto start = std::chrono::steady_clock::now();
+  const std::span<const std::uint16_t> m = decode::execute(layers_[position], mode, step, plan_, rank_);
+  if (experts != nullptr) *experts = std::chrono::steady_clock::now() - start;
+  return block::leave(weights, tokens, m, rank_.workers, block_scratch_);
+}
+
+Runtime::Chosen Runtime::routes_of_block(std::size_t position, std::int64_t tokens,
+                                         std::span<const std::uint16_t> x) const {
+  const block::Weights& weights = block_at(position, tokens, x.size());
+  const block::Entered in = block::enter(weights, tokens, x, rank_.workers, block_scratch_);
+  Chosen out;
+  out.ids.resize(static_cast<std::size_t>(tokens * weights.router.top_k));
+  out.weights.resize(out.ids.size());
+  routing::select(weights.router, in.logits, weights.bias, out.ids, out.weights);
+  return out;
 }
 
 std::vector<std::uint16_t> Runtime::execute_unprepared(std::size_t position, const StepInputs& inputs) const {

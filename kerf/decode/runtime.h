@@ -3,6 +3,7 @@
 // warm_up runs everything once; execute does nothing but work.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -10,9 +11,11 @@
 #include <string_view>
 #include <vector>
 
+#include "kerf/block/block.h"
 #include "kerf/checkpoint/checkpoint.h"
 #include "kerf/decode/adopt.h"
 #include "kerf/decode/all_reduce.h"
+#include "kerf/decode/block.h"
 #include "kerf/decode/build.h"
 #include "kerf/decode/layer.h"
 #include "kerf/decode/plan.h"
@@ -29,6 +32,7 @@ using Progress = std::function<void(std::string_view stage, std::int64_t done, s
 struct RuntimeOptions {
   BuildOptions build;
   bool expert_tp = false;
+  BlockKind block = BlockKind::none;  // what execute_block() runs
   ProbeOptions probe;
   std::int64_t max_tokens = 8;        // a step's most tokens
   std::int64_t warm_tokens = 8;       // tokens of the warm-up, at most max_tokens
@@ -41,6 +45,7 @@ struct RuntimeOptions {
 struct Footprint {
   std::int64_t stock = 0;   // whole experts
   std::int64_t sliced = 0;  // TP experts
+  std::int64_t block = 0;   // weights of the blocks around the experts
   std::int64_t steps = 0;   // buffers of steps, shared by all layers
 };
 
@@ -60,6 +65,8 @@ class Runtime {
   // The router of made logits (inputs.h): `renormalize`, whatever router the checkpoint has.
   [[nodiscard]] const routing::Router& router() const { return router_; }
   [[nodiscard]] const Footprint& footprint() const { return footprint_; }
+  // A layer each; empty for BlockKind::none.
+  [[nodiscard]] std::span<const LayerBlock> blocks() const { return blocks_; }
 
   // What the all-reduce apart from the tails was resolved to.
   [[nodiscard]] const AllReduceReport& all_reduce_report() const { return all_reduce_.report(); }
@@ -72,6 +79,22 @@ class Runtime {
   // next step. Inputs that do not fit (refused()) throw before any collective: they must be the same on every
   // rank, so that all refuse alike.
   std::span<const std::uint16_t> execute(std::size_t position, Mode mode, const StepInputs& inputs) const;
+
+  // The layer's step with the block around it: x [T, D] bf16, the normed rows of the model's width, the same
+  // on every rank -> [T, D] bf16, equal on every rank, valid until the next step. Routes are the router's.
+  // The time that the experts took (quantisation to tail) goes to `experts`. Error{usage}, before any
+  // collective, for a runtime without blocks and for sizes that do not fit.
+  std::span<const std::uint16_t> execute_block(std::size_t position, Mode mode, std::int64_t tokens,
+                                               std::span<const std::uint16_t> x,
+                                               std::chrono::nanoseconds* experts = nullptr) const;
+
+  // Local: the routes that execute_block() takes for these rows, weights before a BF16 layer rounds them.
+  struct Chosen {
+    std::vector<std::int32_t> ids;  // [T, K]
+    std::vector<float> weights;     // [T, K]
+  };
+  [[nodiscard]] Chosen routes_of_block(std::size_t position, std::int64_t tokens,
+                                       std::span<const std::uint16_t> x) const;
 
   // For steps with more tokens than execute() is prepared for: calls the public op, with stock experts, in
   // buffers made for this one step. [T, H] bf16, equal on every rank, with the bits
@@ -87,15 +110,21 @@ class Runtime {
   }
 
  private:
+  void warm_up_blocks() const;
   [[nodiscard]] const Layer& at(std::size_t position) const;
+  [[nodiscard]] const block::Weights& block_at(std::size_t position, std::int64_t tokens,
+                                               std::size_t x) const;
   Runtime(const Rank& rank, routing::Router router) : rank_(rank), router_(router) {}
-  // Layers, expert TP, plan: what building and adopting have in common.
-  static Runtime assemble(const std::function<std::vector<Layer>()>& layers, const routing::Router& router,
-                          const RuntimeOptions& options, const Rank& rank);
+  // Layers, blocks, expert TP, plan: what building and adopting have in common.
+  static Runtime assemble(const std::function<std::vector<Layer>()>& layers,
+                          const std::function<std::vector<LayerBlock>(std::span<const Layer>)>& blocks,
+                          const routing::Router& router, const RuntimeOptions& options, const Rank& rank);
 
   Rank rank_;
   routing::Router router_;
   std::vector<Layer> layers_;
+  std::vector<LayerBlock> blocks_;
+  block::Scratch block_scratch_;
   std::optional<ShardReport> sharding_;
   Plan plan_;
   StepAllReduce all_reduce_;

@@ -193,6 +193,11 @@ SynthOptions synth_defaults(SynthModel model) {
   return o;
 }
 
+std::int64_t model_width(const SynthOptions& o) {
+  if (o.model_hidden != 0) return o.model_hidden;
+  return o.model == SynthModel::muse_spark ? 2 * o.hidden : o.hidden;
+}
+
 Verdict unsupported(const SynthOptions& o) {
   const std::array<std::pair<const char*, std::int64_t>, 6> counts = {{{"experts", o.experts},
                                                                        {"hidden", o.hidden},
@@ -207,13 +212,20 @@ Verdict unsupported(const SynthOptions& o) {
   }
   if (o.top_k > o.experts)
     return because(ErrorKind::usage, "top-k is {}, but there are only {} experts", o.top_k, o.experts);
+  if (o.model_hidden < 0 || o.model_hidden >= most)
+    return because(ErrorKind::usage, "model width is {}, wanted 1 to {}", o.model_hidden, most - 1);
+  if (o.model != SynthModel::muse_spark && model_width(o) != o.hidden)
+    return because(ErrorKind::usage, "model width is {} and hidden {}: {} has no projection between them",
+                   o.model_hidden, o.hidden, name(o.model));
   for (const std::int64_t layer : o.bf16_layers)
     if (layer < 0 || layer >= o.layers)
       return because(ErrorKind::usage, "BF16 layer {} is not one of layers 0 to {}", layer, o.layers - 1);
   if (Verdict why = layout::convertible(o.hidden, o.intermediate)) return why;
   // 2 bytes a weight at most, three matrices, twice the width where gate and up are one tensor.
-  const long double bytes = 12.0L * static_cast<long double>(o.experts) * static_cast<long double>(o.hidden) *
-                            static_cast<long double>(o.intermediate) * static_cast<long double>(o.layers);
+  const auto wide = [](std::int64_t v) { return static_cast<long double>(v); };
+  const long double experts = 12.0L * wide(o.experts) * wide(o.hidden) * wide(o.intermediate);
+  const long double around = 4.0L * wide(model_width(o)) * (wide(o.hidden) + wide(o.experts));
+  const long double bytes = (experts + around) * wide(o.layers);
   if (bytes > 0x1p50L)
     return because(ErrorKind::usage, "{} layers of {} experts, {} x {}, are more than a petabyte", o.layers,
                    o.experts, o.hidden, o.intermediate);

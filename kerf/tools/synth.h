@@ -18,7 +18,9 @@
 namespace kerf::tools {
 
 // Whose names and config the checkpoint has.
-//   muse_spark  fused experts, an F32 router with a bias, a norm after the experts; model width 2H
+//   muse_spark  fused experts, an F32 router with a bias, a norm after the experts; projections from the
+//   model's
+//               width (2H unless it is given) to the experts' and back, and a norm after the first
 //   qwen3_moe   one set of tensors an expert (ModelOpt names), a BF16 router
 //   tiny        as qwen3_moe, a size for tests
 enum class SynthModel : std::uint8_t { muse_spark, qwen3_moe, tiny };
@@ -32,6 +34,7 @@ struct SynthOptions {
   SynthModel model = SynthModel::muse_spark;
   std::int64_t experts = 0;               // E
   std::int64_t hidden = 0;                // H
+  std::int64_t model_hidden = 0;          // D, the model's own width: 0 for 2H (muse_spark) or H (the others)
   std::int64_t intermediate = 0;          // I
   std::int64_t layers = 0;                // all of them with routed experts
   std::int64_t top_k = 0;                 // K
@@ -43,8 +46,12 @@ struct SynthOptions {
 // A size of `model` that a laptop holds.
 SynthOptions synth_defaults(SynthModel model);
 
+// What `model_hidden` is or stands for.
+std::int64_t model_width(const SynthOptions& options);
+
 // Nothing, or why such a checkpoint cannot be written: usage for numbers that make no sense (E < 1, K > E, a
-// layer that is not there), unsupported for a shape that the layout cannot hold (H % 128, I % 64).
+// layer that is not there, a model without projections whose width is not H), unsupported for a shape that
+// the layout cannot hold (H % 128, I % 64).
 Verdict unsupported(const SynthOptions& options);
 
 struct SynthReport {

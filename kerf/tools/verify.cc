@@ -1,6 +1,7 @@
 #include "kerf/tools/verify.h"
 
 #include <mutex>
+#include <string_view>
 #include <vector>
 
 #include "kerf/base/error.h"
@@ -36,8 +37,12 @@ std::int64_t check_expert(const MoeLayer& layer, std::int64_t e, Faults& faults)
 // What stands beside the experts: its bytes that were looked at.
 std::int64_t check_extras(const MoeLayer& layer, Faults& faults) {
   layer.scan_extras(faults);
+  layer.check_block(faults);
+  layer.scan_block(faults);
   std::int64_t bytes = 0;
-  for (const char* name : {"mlp.experts.post_expert_norm.weight", "mlp.gate.e_score_correction_bias"})
+  for (const std::string_view name :
+       {checkpoint::post_norm_name, checkpoint::selection_bias_name, checkpoint::gate_name,
+        checkpoint::pre_proj_name, checkpoint::pre_norm_name, checkpoint::post_proj_name})
     if (const auto view = layer.find(name)) bytes += static_cast<std::int64_t>(view->bytes.size());
   return bytes;
 }

@@ -122,6 +122,10 @@ TEST(Config, MuseSparkUnderTextConfig) {
   EXPECT_EQ(config.post_norm->eps, 1e-8);
   EXPECT_EQ(config.post_norm->gain_center, 1.0);
   EXPECT_TRUE(config.post_norm->gain_before_norm);
+  ASSERT_TRUE(config.pool);
+  EXPECT_EQ(config.pool->norm_eps, 1e-5);
+  EXPECT_EQ(config.pool->gain_center, 1.0);
+  EXPECT_EQ(config_of(with(text, "rms_norm_eps", "1e-7")).pool->norm_eps, 1e-7);
   const ModelConfig other = config_of(with(with(text, "output_multiplier", "0.5"), "post_norm_eps", "1e-6"));
   EXPECT_EQ(other.router.logit_multiplier, 0.5);
   EXPECT_EQ(other.post_norm->eps, 1e-6);
@@ -132,6 +136,17 @@ TEST(Config, MuseSparkUnderTextConfig) {
   EXPECT_THAT(refused(with(kPlain, "text_config", "3")),
               AllOf(HasSubstr("text_config is 3"), HasSubstr("an object")));
   EXPECT_EQ(read(with(kPlain, "text_config", "null")).hidden, 256);
+}
+
+TEST(Config, SharedExpertsAndPool) {
+  const ModelConfig plain = read(with(kPlain, "rms_norm_eps", "1e-6"));
+  EXPECT_FALSE(plain.pool);
+  EXPECT_EQ(plain.shared_experts, 0);
+  EXPECT_EQ(read(with(kPlain, "num_shared_experts", "0")).shared_experts, 0);
+  EXPECT_EQ(read(with(kPlain, "num_shared_experts", "2")).shared_experts, 2);
+  EXPECT_EQ(read(with(kPlain, "n_shared_experts", "1")).shared_experts, 1);
+  EXPECT_EQ(read(with(kPlain, "shared_expert_intermediate_size", "512")).shared_experts, 1);
+  EXPECT_EQ(read(with(kPlain, "shared_expert_intermediate_size", "0")).shared_experts, 0);
 }
 
 // As numbers they are used in f32: what f32 does not hold, or turns results into NaN, is refused.

@@ -373,5 +373,42 @@ TEST(Layers, SelectionBiasFollowsTheTensors) {
                     HasSubstr("got F32 [5]"), HasSubstr("wanted [4]")));
 }
 
+TEST(Layers, TheBlockAroundTheExperts) {
+  const auto opened_block = [](const Onehot& onehot, bool pool) {
+    const TempDir dir;
+    onehot.write(dir.path());
+    return Checkpoint::open(dir.path()).layer(0).block(pool);
+  };
+  const auto refused = [&](const Onehot& onehot, bool pool) {
+    return refusal([&] { (void)opened_block(onehot, pool); }, ErrorKind::checkpoint);
+  };
+  Onehot onehot;
+  const std::string gate = onehot.layer_name("mlp.gate.weight");
+  const BlockViews plain = opened_block(onehot, false);
+  EXPECT_EQ(plain.gate.dtype, tensor::Dtype::bf16);
+  EXPECT_EQ(plain.gate.shape, (tensor::Shape{4, 256}));
+  EXPECT_FALSE(plain.bias);
+  EXPECT_THAT(refused(onehot, true),
+              AllOf(HasSubstr("layer 0: model.layers.0.mlp.pre_expert_proj.weight is missing"),
+                    HasSubstr("wanted BF16 [256, 256]")));
+  onehot.add(0, onehot.layer_name("mlp.pre_expert_proj.weight"), filled(tensor::Dtype::bf16, {256, 256}));
+  onehot.add(0, onehot.layer_name("mlp.pre_expert_norm.weight"), filled(tensor::Dtype::bf16, {256}));
+  onehot.add(0, onehot.layer_name("mlp.post_expert_proj.weight"), filled(tensor::Dtype::f32, {256, 256}));
+  EXPECT_THAT(refused(onehot, true),
+              AllOf(HasSubstr("layer 0: model.layers.0.mlp.post_expert_proj.weight in "),
+                    HasSubstr("got F32 [256, 256], wanted BF16 [256, 256]")));
+  onehot.at(onehot.layer_name("mlp.post_expert_proj.weight")) = filled(tensor::Dtype::bf16, {256, 256});
+  onehot.add(0, onehot.layer_name("mlp.gate.e_score_correction_bias"), filled(tensor::Dtype::f32, {4}));
+  onehot.at(gate) = filled(tensor::Dtype::f32, {4, 256});
+  const BlockViews pooled = opened_block(onehot, true);
+  EXPECT_EQ(pooled.gate.dtype, tensor::Dtype::f32);
+  EXPECT_TRUE(pooled.bias);
+  EXPECT_EQ(pooled.pre_norm.shape, (tensor::Shape{256}));
+  onehot.at(gate) = filled(tensor::Dtype::f16, {4, 256});
+  EXPECT_THAT(refused(onehot, false), AllOf(HasSubstr(gate), HasSubstr("got F16"), HasSubstr("F32 or BF16")));
+  onehot.remove(gate);
+  EXPECT_THAT(refused(onehot, false), AllOf(HasSubstr(gate + " is missing")));
+}
+
 }  // namespace
 }  // namespace kerf::checkpoint

@@ -16,6 +16,12 @@ std::string written(const Onehot& checkpoint, const TempDir& dir) {
   return dir.path().string();
 }
 
+std::vector<std::string> keys(const nlohmann::json& object) {
+  std::vector<std::string> out;
+  for (const auto& [key, value] : object.items()) out.push_back(key);
+  return out;
+}
+
 TEST(Inspect, SaysWhatIsThere) {
   const TempDir dir;
   const std::string path = written(Onehot{}, dir);
@@ -38,6 +44,9 @@ TEST(Inspect, SaysWhatIsThere) {
   EXPECT_EQ(layer["tensors"]["gate"]["dtype"], "U8");
   EXPECT_EQ(layer["tensors"]["gate"]["shape"], (std::vector<int>{128, 128}));
   EXPECT_EQ(layer["tensors"]["down_scale"]["shape"], (std::vector<int>{256, 8}));
+  EXPECT_EQ(keys(layer["block"]), (std::vector<std::string>{"router"}));
+  EXPECT_EQ(layer["block"]["router"]["dtype"], "BF16");
+  EXPECT_EQ(layer["block"]["router"]["shape"], (std::vector<int>{4, 256}));
   EXPECT_EQ(layer["gate_up_differ"], 0);
   EXPECT_EQ(layer["input_scale"]["highest"], 1.0);
   EXPECT_EQ(layer["intermediate_scale"]["lowest"], 216.0);
@@ -46,6 +55,38 @@ TEST(Inspect, SaysWhatIsThere) {
   for (const char* words :
        {"4 of 256 x 128", "per-expert", "F8_E4M3 [256,8]", "no faults found", "legal tp      1, 2"})
     EXPECT_TRUE(contains(text.out, words));
+}
+
+TEST(Inspect, ListsTheTensorsAroundTheExperts) {
+  const TempDir dir;
+  const std::string c = (dir.path() / "c").string();
+  ASSERT_EQ(run_program({"synth", c, "--experts", "4", "--hidden", "128", "--model-width", "320",
+                         "--intermediate", "64", "--layers", "1", "--bf16-layers", "none"})
+                .code,
+            0);
+  const auto json = json_of(run_program({"inspect", c, "--json"}));
+  EXPECT_EQ(json["model_hidden"], 320);
+  const auto block = json["layers"][0]["block"];
+  EXPECT_EQ(keys(block), (std::vector<std::string>{"post_norm", "post_projection", "pre_norm",
+                                                   "pre_projection", "router", "router_bias"}));
+  EXPECT_EQ(block["router"]["dtype"], "F32");
+  EXPECT_EQ(block["router"]["shape"], (std::vector<int>{4, 320}));
+  EXPECT_EQ(block["pre_projection"]["shape"], (std::vector<int>{128, 320}));
+  EXPECT_EQ(block["post_projection"]["shape"], (std::vector<int>{320, 128}));
+  EXPECT_TRUE(contains(run_program({"inspect", c}).out, "pre_projection      BF16 [128,320]"));
+}
+
+TEST(Inspect, FindsARouterThatIsNoRouter) {
+  const TempDir dir;
+  Onehot checkpoint;
+  checkpoint.at(checkpoint.layer_name("mlp.gate.weight")).shape = {256, 4};
+  const std::string path = written(checkpoint, dir);
+  const auto json = json_of(run_program({"inspect", path, "--json"}));
+  EXPECT_EQ(json["faults_total"], 1);
+  const Ran ran = run_program({"verify", path});
+  EXPECT_EQ(ran.code, 3);
+  EXPECT_TRUE(contains(ran.out, "model.layers.0.mlp.gate.weight"));
+  EXPECT_TRUE(contains(ran.out, "got BF16 [256, 4], wanted F32 or BF16 [4, 256]"));
 }
 
 TEST(Inspect, SaysThatGateAndUpScalesDiffer) {
@@ -81,8 +122,8 @@ TEST(Verify, SoundCheckpointsHaveNoFaults) {
   const std::string path = written(Onehot{}, dir);
   const Ran ran = run_program({"verify", path});
   EXPECT_EQ(ran.code, 0) << ran.err;
-  // Block scales 2 * 128 * 16 + 256 * 8, and six scalars, of four experts.
-  const std::int64_t bytes = 4 * (2 * 128 * 16 + 256 * 8 + 6 * 4);
+  // Block scales 2 * 128 * 16 + 256 * 8, six scalars, and a BF16 row of the router's weight, of four experts.
+  const std::int64_t bytes = 4 * (2 * 128 * 16 + 256 * 8 + 6 * 4 + 256 * 2);
   EXPECT_EQ(ran.out, "no faults: 1 layer, 4 experts, " + std::to_string(bytes) + " bytes checked\n");
   const auto json = json_of(run_program({"verify", path, "--json"}));
   EXPECT_EQ(json["bytes_checked"], bytes);
@@ -203,6 +244,8 @@ TEST(SynthCommand, RefusesWhatCannotBe) {
   refused({"--top-k", "9"}, 2, {"top-k is 9"});
   refused({"--layers", "2", "--bf16-layers", "5"}, 2, {"BF16 layer 5"});
   refused({"--bf16-layers", "3-1"}, 2, {"3-1"});
+  refused({"--model-width", "512"}, 2, {"model width is 512", "hidden 256", "no projection"});
+  refused({"--model-width", "0"}, 2, {"--model-width"});
   refused({"--seed", "18446744073709551616"}, 2, {"--seed", "18446744073709551616"});
   expect_refusal(run_program({"synth", c, "--model", "gpt"}), 2, {"gpt", "muse-spark"});
 }

@@ -61,8 +61,8 @@ TEST(DecodeCommand, WritesTheJsonThatOthersReadBy) {
   const Ran ran = decode({model(), "--ranks", "4", "--json"});
   ASSERT_EQ(ran.code, 0) << ran.err;
   const Json j = Json::parse(ran.out);
-  EXPECT_EQ(keys(j), (Names{"activation", "checkpoint", "device", "group", "probe", "ranks", "reshard",
-                            "steps", "tactic"}));
+  EXPECT_EQ(keys(j), (Names{"activation", "block", "checkpoint", "device", "group", "probe", "ranks",
+                            "reshard", "steps", "tactic"}));
   EXPECT_EQ(keys(j["checkpoint"]),
             (Names{"bf16_layers", "experts", "hidden", "intermediate", "layers", "nvfp4_layers", "top_k"}));
   EXPECT_EQ(keys(j["reshard"]), (Names{"bytes_per_rank", "gib_per_s", "peak_extra_bytes", "seconds"}));
@@ -88,6 +88,47 @@ TEST(DecodeCommand, WritesTheJsonThatOthersReadBy) {
     EXPECT_EQ(step["batch"], batches[i]);
     EXPECT_EQ(step["output_sha256"].get<std::string>().size(), 64U);
   }
+}
+
+TEST(DecodeCommand, RunsTheBlockAroundTheExperts) {
+  const std::vector<std::string> arguments = {model(), "--ranks", "2", "--block", "muse-spark"};
+  std::vector<std::string> as_json = arguments;
+  as_json.emplace_back("--json");
+  const Ran ran = decode(as_json);
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const Json j = Json::parse(ran.out);
+  EXPECT_EQ(j["block"], "muse-spark");
+  EXPECT_EQ(j["checkpoint"]["model_hidden"], 512);
+  // Four layers of an F32 router with a bias, and two BF16 projections.
+  EXPECT_EQ(j["block_bytes_per_rank"], 4 * (16 * 512 * 4 + 16 * 4 + 2 * 256 * 512 * 2));
+  ASSERT_EQ(j["steps"].size(), 4U);
+  for (const Json& step : j["steps"]) {
+    EXPECT_GT(step["experts_us_per_layer"], 0.0);
+    EXPECT_LT(step["experts_us_per_layer"], step["us_per_layer"]);
+  }
+  EXPECT_EQ(Json::parse(decode(as_json).out)["steps"][3]["output_sha256"], j["steps"][3]["output_sha256"]);
+  const Ran bare = decode({model(), "--ranks", "2", "--json"});
+  const Json b = Json::parse(bare.out);
+  EXPECT_EQ(b["block"], "none");
+  EXPECT_FALSE(b["steps"][0].contains("experts_us_per_layer"));
+  EXPECT_NE(b["steps"][0]["output_sha256"], j["steps"][0]["output_sha256"]);
+  EXPECT_EQ(decode({model(), "--ranks", "2", "--block", "none", "--json"}).code, 0);
+  const Ran text = decode(arguments);
+  for (const char* words : {"block       muse-spark: router at width 512, 512 to 256 and back",
+                            "tp at batch 8: of ", "the experts take"})
+    EXPECT_NE(text.out.find(words), std::string::npos) << words << " in\n" << text.out;
+}
+
+TEST(DecodeCommand, RunsThePlainBlock) {
+  const TempDir dir;
+  tools::SynthOptions options = tools::synth_defaults(tools::SynthModel::tiny);
+  tools::synth(dir.path(), options, Workers(1));
+  const Ran ran = decode({dir.path().string(), "--ranks", "2", "--block", "qwen3-moe", "--json"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const Json j = Json::parse(ran.out);
+  EXPECT_EQ(j["block"], "qwen3-moe");
+  EXPECT_EQ(j["block_bytes_per_rank"], 2 * 8 * 256 * 2);
+  EXPECT_EQ(j["steps"].size(), 4U);
 }
 
 TEST(DecodeCommand, ReportsForPeople) {
@@ -175,6 +216,9 @@ TEST(DecodeCommand, RefusesInWords) {
       {{model(), "--layers", "3-1"}, 2, {"--layers"}},
       {{model(), "--mode", "sideways"}, 2, {"sideways"}},
       {{model(), "--act", "int4"}, 2, {"int4"}},
+      {{model(), "--block", "dense"}, 2, {"--block", "dense"}},
+      {{model(), "--block", "qwen3-moe"}, 4, {"qwen3-moe", "a Muse Spark model"}},
+      {{onehot(), "--block", "muse-spark"}, 4, {"muse-spark", "OneHotMoE", "no Muse Spark model"}},
       {{model(), "--backend", "abacus"}, 2, {"abacus", "reference"}},
       {{model() + "-not-there"}, 3, {"not-there"}},
       {{}, 2, {"CKPT"}},

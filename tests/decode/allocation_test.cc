@@ -58,6 +58,40 @@ TEST(Allocation, AStepMakesNone) {
   });
 }
 
+TEST(Allocation, AStepOfTheBlockMakesNone) {
+  const checkpoint::Checkpoint from = small_model().open();
+  for (const int threads : {1, 3}) {
+    on_ranks({2, threads, {}}, [&](const decode::Rank& rank) {
+      decode::RuntimeOptions options;
+      options.build.layers = {0, 1};
+      options.expert_tp = true;
+      options.block = decode::BlockKind::muse_spark;
+      const auto runtime = decode::Runtime::build(from, options, rank);
+      runtime.warm_up();
+      const std::int64_t in_use = rank.memory.current();
+      rank.memory.reset_peak();
+      const std::vector<std::uint16_t> x = decode::make_rows(1, 0, 8, 512);
+      const auto run_all = [&] {
+        for (std::size_t i = 0; i < 2; ++i)
+          for (const Mode mode : {Mode::ep, Mode::tp})
+            for (const std::size_t tokens : {1, 8})
+              (void)runtime.execute_block(i, mode, static_cast<std::int64_t>(tokens),
+                                          std::span(x).first(tokens * 512));
+      };
+      run_all();
+      rank.group.barrier("before the counted steps");
+      const std::int64_t before = all_allocations;
+      rank.group.barrier("the count is taken");
+      for (int round = 0; round < 5; ++round) run_all();
+      rank.group.barrier("after the counted steps");
+      const std::int64_t after = all_allocations;
+      rank.group.barrier("the count is taken again");
+      EXPECT_EQ(after - before, 0) << threads << " threads a rank";
+      EXPECT_EQ(rank.memory.peak(), in_use);
+    });
+  }
+}
+
 // The same with several workers, where other threads work too: their allocations count as well. A barrier
 // allocates nothing, so that between the two of them every rank is inside its step.
 TEST(Allocation, AStepOnManyThreadsMakesNone) {

@@ -95,6 +95,44 @@ TEST(Decode, SameBitsAtEveryRunAndThreadCount) {
   EXPECT_NE(digests(report_of(from, other, {2, 1, {}})), first);
 }
 
+// The block's own part has one order of sums, so that it adds nothing that threads or backends could tell.
+TEST(Decode, BlocksHaveTheSameBitsEverywhere) {
+  const checkpoint::Checkpoint from = small_model().open();
+  decode::Options options = quick();
+  options.block = decode::BlockKind::muse_spark;
+  const decode::Report all = report_of(from, options, {2, 1, {}});
+  EXPECT_EQ(all.block, decode::BlockKind::muse_spark);
+  EXPECT_EQ(all.checkpoint.model_hidden, 512);
+  EXPECT_EQ(digests(report_of(from, options, {2, 3, {}})), digests(all));
+  const std::vector<std::string> bare = digests(report_of(from, quick(), {2, 1, {}}));
+  for (std::size_t i = 0; i < bare.size(); ++i) EXPECT_NE(bare[i], digests(all)[i]);
+  options.build.layers = {0, 2, 3};
+  options.build.backend = "reference";
+  const std::vector<std::string> wanted = digests(report_of(from, options, {2, 1, {}}));
+  for (const std::string& backend : op::backend_names()) {
+    options.build.backend = backend;
+    EXPECT_EQ(digests(report_of(from, options, {2, 1, {}})), wanted) << backend;
+  }
+}
+
+// What a step reads of the block (all weights, once) is counted, and the experts are timed apart.
+TEST(Decode, BlocksAreCountedAndTimed) {
+  const checkpoint::Checkpoint from = small_model().open();
+  decode::Options options = quick({Mode::ep});
+  options.build.layers = {0};
+  options.block = decode::BlockKind::muse_spark;
+  const decode::Report r = report_of(from, options, {1, 1, {}});
+  // 16 experts of a row of 512 in F32 and a bias, two projections of 256 x 512, a gain of 256.
+  const std::int64_t block = 16 * (512 * 4 + 4) + 2 * 256 * 512 * 2 + 256 * 2;
+  const std::int64_t expert = 3 * 256 * 256 / 2 * 9 / 8;
+  EXPECT_EQ(r.steps[0].busiest_rank_bytes, block + 4 * expert);  // one token of top 4
+  EXPECT_EQ(r.footprint.block, block - 256 * 2);                 // the gain is no tensor
+  for (const decode::StepReport& s : r.steps) {
+    EXPECT_GT(s.experts_us_per_layer, 0);
+    EXPECT_LT(s.experts_us_per_layer, s.us_per_layer);
+  }
+}
+
 // Digests of NVFP4 layers are equal on all backends; batches and modes do not touch each other.
 TEST(Decode, SameBitsOnEveryBackend) {
   const checkpoint::Checkpoint from = small_model().open();

@@ -59,6 +59,12 @@ TEST(Inputs, RowsAreBf16OfTheBellOverItsDeviation) {
   EXPECT_LT(std::fabs(squares / n - 1), 5 * std::sqrt(1.7 / n) + 1e-5);
 }
 
+TEST(Inputs, RowsAloneAreThoseOfTheirWidth) {
+  EXPECT_EQ(decode::make_rows(7, 3, 5, 64), make_inputs(7, 3, 5, ExpertKind::nvfp4, {16, 64, 4}).x);
+  EXPECT_EQ(decode::make_rows(7, 3, 5, 96).size(), 5U * 96U);
+  EXPECT_TRUE(decode::make_rows(7, 3, 0, 96).empty());
+}
+
 TEST(Inputs, ExpertsOfATokenAreDistinctAndAllAreReached) {
   const Inputs in = make_inputs(3, 0, 200, ExpertKind::nvfp4, {12, 64, 5});
   std::set<std::int32_t> seen;

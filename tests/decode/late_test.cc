@@ -38,10 +38,11 @@ class OnehotFiles {
   TempDir dir_;
 };
 
-// Everything that a build can exchange: expert TP, a tactic to pin, an all-reduce of its own.
+// Everything that a build can exchange: expert TP, a tactic to pin, an all-reduce of its own, a block.
 void build_on(const checkpoint::Checkpoint& from, comm::Group& group) {
   decode::RuntimeOptions options;
   options.expert_tp = true;
+  options.block = decode::BlockKind::qwen3_moe;
   options.preferred = {{8, 0}};
   options.all_reduce.model_width = 96;
   options.all_reduce.own_step_tps = {2};
@@ -113,9 +114,11 @@ TEST(ALateRank, IsNamedAtEveryCollectiveOfABuild) {
   const OnehotFiles files;
   const checkpoint::Checkpoint from = files.open();
   const std::vector<std::string> all = collectives_of_a_build(from);
-  for (const char* what : {"checking the checkpoint", "merging the ranks' faults", "loading layer 0",
-                           "reshard: memory", "w13", "g2_alphas", "probing layer 0", "pinning a tactic",
-                           "planning", "comparing the all-reduce", "the all-reduce", "EP tail: sum"})
+  for (const char* what :
+       {"checking the checkpoint", "merging the ranks' faults", "loading layer 0", "reshard: memory", "w13",
+        "g2_alphas", "probing layer 0", "pinning a tactic", "planning",
+        "building the blocks around the experts", "planning the blocks", "making the warm-up's rows",
+        "comparing the all-reduce", "the all-reduce", "EP tail: sum"})
     EXPECT_NE(std::ranges::find(all, what), all.end()) << what;
   const auto seen = late_at_each(from, all, 1);
   for (std::size_t i = 0; i < all.size(); ++i) expect_named(seen[i], all[i]);

@@ -95,6 +95,8 @@ TEST(OneRankRefuses, WhatToBuild) {
                    o.build.layers = {1};
                    o.expert_tp = true;
                  }));
+  expect_refused(ErrorKind::unsupported, "a Muse Spark model",
+                 with([](auto& o) { o.block = decode::BlockKind::qwen3_moe; }));
   expect_refused(ErrorKind::usage, "batch", [&](const decode::Rank& rank) {
     decode::Options options;
     if (odd(rank)) options.batches = {};
@@ -252,6 +254,35 @@ TEST(OneRankRefuses, ThePlan) {
     decode::Meter meter(none);
     decode::Rank poor{rank.group, odd(rank) ? meter : rank.memory, rank.workers, rank.log};
     (void)decode::make_plan(layers, {}, 8, poor);
+  });
+}
+
+TEST(OneRankRefuses, TheBlockAroundTheExperts) {
+  const TempDir good;
+  const TempDir bad;
+  Onehot onehot;
+  onehot.write(good.path());
+  const std::string gate = onehot.layer_name("mlp.gate.weight");
+  onehot.at(gate).bytes[2 * 700] = 0xC0;  // row 2, column 188: NaN
+  onehot.at(gate).bytes[2 * 700 + 1] = 0x7F;
+  onehot.write(bad.path());
+  const std::vector<std::int64_t> layers = {0};
+  expect_refused(
+      ErrorKind::checkpoint, gate + ", row 2, column 188, bits 0x7FC0", [&](const decode::Rank& rank) {
+        (void)decode::build_blocks(checkpoint::Checkpoint::open(odd(rank) ? bad.path() : good.path()), layers,
+                                   decode::BlockKind::qwen3_moe, rank);
+      });
+  expect_refused(ErrorKind::memory, "no memory for the block", [&](const decode::Rank& rank) {
+    class Empty final : public tensor::Memory {
+     public:
+      std::byte* allocate(std::size_t) override { fail(ErrorKind::memory, "no memory for the block"); }
+      void release(std::byte*, std::size_t) noexcept override {}
+    };
+    Empty none;
+    decode::Meter meter(none);
+    decode::Rank poor{rank.group, odd(rank) ? meter : rank.memory, rank.workers, rank.log};
+    (void)decode::build_blocks(checkpoint::Checkpoint::open(good.path()), layers,
+                               decode::BlockKind::qwen3_moe, poor);
   });
 }
 

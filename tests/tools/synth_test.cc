@@ -104,9 +104,13 @@ TEST_P(SynthModels, OpensAndVerifiesClean) {
   EXPECT_TRUE(checked.faults.empty()) << checked.faults.text();
   EXPECT_EQ(checked.layers, 2);
   EXPECT_EQ(checked.experts, 2 * o.experts);
-  // All block scales and six scalars an expert of the one layer, all BF16 weights of the other; of both,
-  // where the model has them, the norm's weights in BF16 and the selection bias in F32.
-  const std::int64_t extras = GetParam() == SynthModel::muse_spark ? 2 * (o.hidden * 2 + o.experts * 4) : 0;
+  // All block scales and six scalars an expert of the one layer, all BF16 weights of the other; of both the
+  // router's weight, and where the model has them (at twice the width of the experts) an F32 bias, two norms'
+  // weights and two projections in BF16.
+  const std::int64_t extras =
+      2 * (GetParam() == SynthModel::muse_spark ? o.experts * 2 * o.hidden * 4 + o.experts * 4 +
+                                                      2 * o.hidden * 2 + 2 * 2 * o.hidden * o.hidden * 2
+                                                : o.experts * o.hidden * 2);
   const std::int64_t weights = 3 * o.hidden * o.intermediate * o.experts;
   EXPECT_EQ(checked.bytes_checked, weights / 16 + o.experts * 6 * 4 + weights * 2 + extras);
 }
@@ -267,6 +271,30 @@ TEST(Synth, ProgressEndsAtTheTotal) {
   EXPECT_EQ(all, r.bytes);
 }
 
+TEST(Synth, TheModelsWidthIsItsOwn) {
+  const test::TempDir dir;
+  SynthOptions o = small(SynthModel::muse_spark);
+  EXPECT_EQ(model_width(o), 512);
+  o.model_hidden = 320;
+  EXPECT_EQ(model_width(o), 320);
+  synth(dir.path(), o, Workers(1));
+  const auto ckpt = checkpoint::Checkpoint::open(dir.path());
+  EXPECT_EQ(ckpt.config().model_hidden, 320);
+  EXPECT_EQ(ckpt.config().hidden, 256);
+  for (const std::int64_t l : {0, 1}) {
+    const checkpoint::BlockViews block = ckpt.layer(l).block(true);
+    EXPECT_EQ(block.gate.dtype, tensor::Dtype::f32);
+    EXPECT_EQ(block.gate.shape, (tensor::Shape{4, 320}));
+    EXPECT_TRUE(block.bias);
+    EXPECT_EQ(block.pre_proj.shape, (tensor::Shape{256, 320}));
+    EXPECT_EQ(block.post_proj.shape, (tensor::Shape{320, 256}));
+  }
+  o = small(SynthModel::qwen3_moe);
+  EXPECT_EQ(model_width(o), 256);
+  o.model_hidden = 256;
+  EXPECT_FALSE(unsupported(o));
+}
+
 TEST(Synth, RefusesSizesByName) {
   const SynthOptions good = small(SynthModel::muse_spark);
   EXPECT_FALSE(unsupported(good));
@@ -284,6 +312,13 @@ TEST(Synth, RefusesSizesByName) {
   has(refusal(with([](SynthOptions& o) { o.experts = -4; }), ErrorKind::usage), "experts is -4");
   has(refusal(with([](SynthOptions& o) { o.layers = 0; }), ErrorKind::usage), "layers is 0");
   has(refusal(with([](SynthOptions& o) { o.top_k = 5; }), ErrorKind::usage), "only 4 experts");
+  has(refusal(with([](SynthOptions& o) { o.model_hidden = -1; }), ErrorKind::usage), "model width is -1");
+  has(refusal(with([](SynthOptions& o) {
+                o.model = SynthModel::tiny;
+                o.model_hidden = 512;
+              }),
+              ErrorKind::usage),
+      "tiny has no projection");
   has(refusal(with([](SynthOptions& o) { o.bf16_layers = {2}; }), ErrorKind::usage), "BF16 layer 2");
   has(refusal(with([](SynthOptions& o) { o.hidden = std::int64_t{1} << 40; }), ErrorKind::usage),
       "hidden is");

@@ -46,6 +46,36 @@ TEST(Verify, LooksBesideTheExpertsOfBothKinds) {
   }
 }
 
+TEST(Verify, LooksAtTheRouterAndTheProjections) {
+  const std::vector<std::pair<const char*, tensor::Shape>> around = {
+      {"mlp.gate.weight", {4, 256}},
+      {"mlp.pre_expert_proj.weight", {256, 256}},
+      {"mlp.pre_expert_norm.weight", {256}},
+      {"mlp.post_expert_proj.weight", {256, 256}}};
+  for (const auto& [suffix, shape] : around) {
+    Onehot onehot;
+    const std::int64_t before = verified(onehot).bytes_checked;
+    const std::string name = onehot.layer_name(suffix);
+    const bool router = std::string(suffix) == "mlp.gate.weight";
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(2 * shape.elements()));
+    if (router)
+      onehot.at(name).bytes = bytes;
+    else
+      onehot.add(0, name, {tensor::Dtype::bf16, shape, bytes});
+    EXPECT_EQ(verified(onehot).bytes_checked, before + (router ? 0 : 2 * shape.elements())) << suffix;
+    onehot.at(name).bytes[2 * 255 + 1] = 0x7F;
+    onehot.at(name).bytes[2 * 255] = 0xC0;
+    const VerifyReport report = verified(onehot);
+    EXPECT_EQ(report.faults.total(), 1) << suffix;
+    EXPECT_THAT(report.faults.text(), HasSubstr(name));
+    EXPECT_THAT(report.faults.text(), HasSubstr(shape.rank() == 1 ? "element 255" : "row 0, column 255"));
+    EXPECT_THAT(report.faults.text(), HasSubstr("bits 0x7FC0"));
+    // A tensor of another shape is a fault itself.
+    onehot.at(name).shape = {2, shape.elements() / 2};
+    EXPECT_THAT(verified(onehot).faults.text(), HasSubstr("tensor that cannot be used"));
+  }
+}
+
 // All weights of a layer: a count and five places, the same at any thread count.
 TEST(Verify, AThousandBadWeightsAreOneGroup) {
   Onehot onehot({.layers = {ExpertKind::bf16}});

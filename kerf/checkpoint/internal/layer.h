@@ -21,6 +21,7 @@ struct LayerSource {
   std::int64_t experts = 0;  // E, H, I of the configuration
   std::int64_t hidden = 0;
   std::int64_t intermediate = 0;
+  std::int64_t model_hidden = 0;
   std::string quant_algo;
 };
 
@@ -34,6 +35,9 @@ class Layer : public MoeLayer {
   void scan_block_scales(std::int64_t e, Faults& faults) const final;
   void scan_values(std::int64_t e, Faults& faults) const final;
   void scan_extras(Faults& faults) const final;
+  [[nodiscard]] BlockViews block(bool pool) const final;
+  void check_block(Faults& faults) const final;
+  void scan_block(Faults& faults) const final;
   [[nodiscard]] std::optional<tensor::TensorView> find(std::string_view suffix) const final;
   [[nodiscard]] std::int64_t expert_bytes() const final;
   // Whether the layer has a norm after its experts, BF16 [H], and a selection bias, F32 or BF16 [E].
@@ -80,6 +84,9 @@ class Layer : public MoeLayer {
   void expect_blocks() const;
 
  private:
+  // The values of a BF16 or F32 tensor that are not finite, as faults of this kind.
+  void scan_finite(const std::string& name, const Located& located, const std::string& kind,
+                   Faults& faults) const;
   // The faults among the block scales [rows, blocks] of one projection, one by one.
   void walk_block_scales(const tensor::TensorView& view, Projection p, std::int64_t e, Faults& faults) const;
   // ", in <file>" as the end of a fault's place; empty where the tensor is not there.

@@ -23,11 +23,6 @@ bool is_bf16(const SynthOptions& o, std::int64_t layer) {
   return std::binary_search(o.bf16_layers.begin(), o.bf16_layers.end(), layer);
 }
 
-// Muse Spark pools its model width before the experts.
-std::int64_t model_width(const SynthOptions& o) {
-  return o.model == SynthModel::muse_spark ? 2 * o.hidden : o.hidden;
-}
-
 std::string layer_prefix(const SynthOptions& o, std::int64_t layer) {
   return fmt::format("model.{}layers.{}.", o.model == SynthModel::muse_spark ? "language_model." : "", layer);
 }
@@ -137,6 +132,9 @@ std::vector<std::string> excluded(const SynthOptions& o) {
   std::vector<std::string> names = {"lm_head"};
   for (std::int64_t layer = 0; layer < o.layers; ++layer) {
     names.push_back(layer_prefix(o, layer) + "mlp.gate");
+    if (o.model == SynthModel::muse_spark)
+      for (const char* projection : {"mlp.pre_expert_proj", "mlp.post_expert_proj"})
+        names.push_back(layer_prefix(o, layer) + projection);
     if (is_bf16(o, layer)) names.push_back(layer_prefix(o, layer) + "mlp.experts*");
   }
   return names;
@@ -152,8 +150,13 @@ std::vector<SynthTensor> layer_tensors(const SynthOptions& o, std::int64_t layer
     to.add("mlp.gate.weight", Dtype::f32, {o.experts, width}, Fill::f32_normal,
            5.0F * reciprocal_root(width));
     to.add("mlp.gate.e_score_correction_bias", Dtype::f32, {o.experts}, Fill::f32_normal, 0.02F);
+    to.add("mlp.pre_expert_proj.weight", Dtype::bf16, {o.hidden, width}, Fill::bf16_normal,
+           reciprocal_root(width));
+    to.add("mlp.pre_expert_norm.weight", Dtype::bf16, {o.hidden}, Fill::bf16_normal, 0.125F);
     add_fused(to, o, layer);
     to.add("mlp.experts.post_expert_norm.weight", Dtype::bf16, {o.hidden}, Fill::bf16_normal, 0.125F);
+    to.add("mlp.post_expert_proj.weight", Dtype::bf16, {width, o.hidden}, Fill::bf16_normal,
+           reciprocal_root(o.hidden));
   } else {
     to.add("mlp.gate.weight", Dtype::bf16, {o.experts, width}, Fill::bf16_normal, reciprocal_root(width));
     add_per_expert(to, o, layer);
