@@ -22,6 +22,7 @@
 #include "kerf/decode/all_reduce.h"
 #include "kerf/decode/build.h"
 #include "kerf/decode/decode.h"
+#include "kerf/decode/exact.h"
 #include "kerf/decode/inputs.h"
 #include "kerf/decode/layer.h"
 #include "kerf/decode/memory_plan.h"

@@ -19,6 +19,7 @@ constexpr int most_repetitions = 1000;
 
 void check(const Options& options) {
   if (options.modes.empty()) fail(ErrorKind::usage, "no mode to run");
+  if (options.tails.empty()) fail(ErrorKind::usage, "no tail to run");
   if (options.batches.empty()) fail(ErrorKind::usage, "no batch to run");
   for (const std::int64_t batch : options.batches)
     if (batch < 1 || batch > most_tokens)
@@ -56,7 +57,7 @@ struct Measured {
 
 // Repeats one layer's step. How often is decided from times that all ranks have agreed on.
 Measured measure(const Runtime& runtime, std::size_t position, Mode mode, const StepInputs& inputs,
-                 const Options& options, const Rank& rank) {
+                 tail::Kind tail, const Options& options, const Rank& rank) {
   const double budget = options.seconds * 1e6 / static_cast<double>(runtime.layers().size());
   Measured out;
   std::vector<double> times;
@@ -65,7 +66,7 @@ Measured measure(const Runtime& runtime, std::size_t position, Mode mode, const 
   for (int i = 0; i < options.repetitions || (spent < budget && i < most_repetitions); ++i) {
     rank.group.barrier("the next step");
     const auto start = Clock::now();
-    const std::span<const std::uint16_t> rows = runtime.execute(position, mode, inputs);
+    const std::span<const std::uint16_t> rows = runtime.execute(position, mode, inputs, tail);
     const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
     times.push_back(static_cast<double>(comm::all_max(rank.group, ns, "a step's time")) * 1e-3);
     spent += times.back();
@@ -83,9 +84,9 @@ Measured measure(const Runtime& runtime, std::size_t position, Mode mode, const 
   return out;
 }
 
-StepReport run_steps(const Runtime& runtime, Mode mode, std::int64_t batch, const Options& options,
-                     const InputShape& shape, const Rank& rank) {
-  StepReport report{mode, batch, 0, 0, {}};
+StepReport run_steps(const Runtime& runtime, Mode mode, std::int64_t batch, tail::Kind tail,
+                     const Options& options, const InputShape& shape, const Rank& rank) {
+  StepReport report{mode, batch, tail, 0, 0, {}};
   Sha256 digest;
   double us = 0;
   for (std::size_t i = 0; i < runtime.layers().size(); ++i) {
@@ -96,7 +97,8 @@ StepReport run_steps(const Runtime& runtime, Mode mode, std::int64_t batch, cons
       report.busiest_rank_bytes +=
           busiest_rank_bytes(layer, mode, chosen(inputs, runtime.router()), rank.group.size());
     });
-    const Measured measured = measure(runtime, i, mode, step_of(inputs, runtime.router()), options, rank);
+    const Measured measured =
+        measure(runtime, i, mode, step_of(inputs, runtime.router()), tail, options, rank);
     us += measured.us;
     digest.update(std::as_bytes(std::span(measured.rows)));
   }
@@ -109,6 +111,16 @@ StepReport run_steps(const Runtime& runtime, Mode mode, std::int64_t batch, cons
       fail(ErrorKind::bug, "{} at batch {}: the outputs of ranks 0 and {} differ (SHA-256 {} and {})",
            name(mode), batch, r, all[0], all[r]);
   return report;
+}
+
+// Exact outputs do not depend on where experts are.
+void check_modes(std::span<const StepReport> steps) {
+  for (const StepReport& a : steps)
+    for (const StepReport& b : steps)
+      if (a.tail == tail::Kind::exact && b.tail == a.tail && a.batch == b.batch &&
+          a.output_sha256 != b.output_sha256)
+        fail(ErrorKind::bug, "exact tails at batch {}: the outputs of {} and {} differ (SHA-256 {} and {})",
+             a.batch, name(a.mode), name(b.mode), a.output_sha256, b.output_sha256);
 }
 
 Facts facts_of(const checkpoint::ModelConfig& config, std::span<const Layer> layers) {
@@ -151,6 +163,8 @@ Report run(const checkpoint::Checkpoint& from, const Options& options, const Ran
   building.max_tokens = *std::max_element(options.batches.begin(), options.batches.end());
   building.warm_tokens = options.batches.front();
   building.preferred = options.preferred;
+  if (std::count(options.tails.begin(), options.tails.end(), tail::Kind::exact) > 0)
+    building.tail.kind = tail::Kind::exact;
   building.progress = options.progress;
   const Runtime runtime = Runtime::build(from, building, rank);
   runtime.warm_up();
@@ -168,15 +182,19 @@ Report run(const checkpoint::Checkpoint& from, const Options& options, const Ran
   report.probe_limit = options.probe.limit;
   report.tactic = tactic_of(runtime, options.batches.front());
   report.footprint = largest(runtime.footprint(), rank.group);
-  const auto steps = static_cast<std::int64_t>(options.modes.size() * options.batches.size());
+  const auto steps =
+      static_cast<std::int64_t>(options.modes.size() * options.batches.size() * options.tails.size());
   for (const Mode mode : options.modes) {
     for (const std::int64_t batch : options.batches) {
-      report.steps.push_back(
-          run_steps(runtime, mode, batch, options, {config.experts, config.hidden, config.top_k}, rank));
-      if (options.progress && rank.group.rank() == 0)
-        options.progress("decoding", static_cast<std::int64_t>(report.steps.size()), steps);
+      for (const tail::Kind tail : options.tails) {
+        report.steps.push_back(run_steps(runtime, mode, batch, tail, options,
+                                         {config.experts, config.hidden, config.top_k}, rank));
+        if (options.progress && rank.group.rank() == 0)
+          options.progress("decoding", static_cast<std::int64_t>(report.steps.size()), steps);
+      }
     }
   }
+  check_modes(report.steps);  // the same on every rank, so all say the same
   return report;
 }
 

@@ -5,6 +5,7 @@
 
 #include "kerf/base/format.h"
 #include "kerf/comm/agree.h"
+#include "kerf/decode/exact.h"
 #include "kerf/decode/inputs.h"
 
 namespace kerf::decode {
@@ -51,6 +52,8 @@ Runtime Runtime::build(const checkpoint::Checkpoint& from, const RuntimeOptions&
     const std::vector<std::int64_t> layers = select_layers(from, options.build.layers);
     router = router_for(from.config());
     if (options.expert_tp) require(shardable(from, layers, rank.group.size()));
+    if (options.expert_tp && options.tail.kind == tail::Kind::exact)
+      require(exact_refused(from, layers, options.build.input, rank.row().size()));
     if (options.max_tokens < 1 || options.max_tokens > most_tokens)
       fail(ErrorKind::usage, "steps of up to {} tokens, wanted 1 to {}", options.max_tokens, most_tokens);
   });
@@ -77,7 +80,7 @@ Runtime Runtime::build(const checkpoint::Checkpoint& from, const RuntimeOptions&
     out.footprint_.sliced = rank.memory.current() - before - out.footprint_.stock;
   }
   const TacticChoice tactic = pin(out.layers_, options.preferred, options.max_tokens, rank);
-  out.plan_ = make_plan(out.layers_, tactic, options.max_tokens, rank);
+  out.plan_ = make_plan(out.layers_, tactic, options.max_tokens, rank, options.tail);
   out.all_reduce_ = StepAllReduce::bind(options.all_reduce, options.max_tokens, rank);
   out.footprint_.steps = rank.memory.current() - before - out.footprint_.stock - out.footprint_.sliced;
   out.warm_tokens_ = std::clamp<std::int64_t>(options.warm_tokens, 1, options.max_tokens);
@@ -105,8 +108,11 @@ void Runtime::warm_up() const {
     StepInputs inputs{warm_tokens_, x, {}, {}, ids, weights, nullptr, {}, {}};
     if (layer.kind == checkpoint::ExpertKind::bf16)
       inputs = {warm_tokens_, x, {}, {}, {}, {}, &router_, logits, {}};
-    (void)execute(i, Mode::ep, inputs);
-    if (layer.tp != nullptr) (void)execute(i, Mode::tp, inputs);
+    for (const tail::Kind kind : {tail::Kind::fast, tail::Kind::exact}) {
+      if (kind == tail::Kind::exact && plan_.tail.kind != kind) continue;
+      (void)execute(i, Mode::ep, inputs, kind);
+      if (layer.tp != nullptr) (void)execute(i, Mode::tp, inputs, kind);
+    }
   }
   all_reduce_.warm_up(rank_);
 }
@@ -117,16 +123,19 @@ const Layer& Runtime::at(std::size_t position) const {
   return layers_[position];
 }
 
-std::span<const std::uint16_t> Runtime::execute(std::size_t position, Mode mode,
-                                                const StepInputs& inputs) const {
+std::span<const std::uint16_t> Runtime::execute(std::size_t position, Mode mode, const StepInputs& inputs,
+                                                TailKind tail) const {
   const Layer& layer = at(position);
   require(refused(layer, plan_, inputs));
-  return decode::execute(layer, mode, inputs, plan_, rank_);
+  if (tail == tail::Kind::exact && plan_.tail.kind != tail::Kind::exact)
+    fail(ErrorKind::usage, "an exact step of a runtime that was built for fast ones");
+  return decode::execute(layer, mode, inputs, plan_, rank_, tail);
 }
 
 std::vector<std::uint16_t> Runtime::execute_unprepared(std::size_t position, const StepInputs& inputs) const {
   const Layer& layer = at(position);
-  const Plan plan = make_plan(std::span(&layer, 1), {}, std::max<std::int64_t>(inputs.tokens, 1), rank_);
+  const Plan plan =
+      make_plan(std::span(&layer, 1), {}, std::max<std::int64_t>(inputs.tokens, 1), rank_, plan_.tail);
   require(refused(layer, plan, inputs));
   const op::Unfinalized rows = run_public_op(layer, Mode::ep, inputs, plan, rank_.workers);
   const std::span<const std::uint16_t> out = run_tail(layer, Mode::ep, rows, plan, rank_);

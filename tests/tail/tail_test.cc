@@ -36,7 +36,7 @@ TEST(Finalize, GoldenF32Weights) {
                       test::golden<std::int32_t>("final_e2p")};
   tensor::HostMemory memory;
   for (const int threads : {1, 2, 5}) {
-    const Scratch scratch(memory, 6, 4, 64, 1, threads);
+    const Scratch scratch(memory, {6, 4, 64, 1, threads, 1, {}});
     Rows out(6 * 64, 0xABCD);
     finalize(rows.view(), std::nullopt, Workers(threads), scratch, out);
     EXPECT_EQ(out, test::golden<std::uint16_t>("final_out_f32w"));
@@ -49,7 +49,7 @@ TEST(Finalize, GoldenBf16Weights) {
   const RankRows rows{
       6, 4, 64, test::golden<std::uint16_t>("final_rows"), weights, test::golden<std::int32_t>("final_e2p")};
   tensor::HostMemory memory;
-  const Scratch scratch(memory, 6, 4, 64, 1, 1);
+  const Scratch scratch(memory, {6, 4, 64, 1, 1, 1, {}});
   Rows out(6 * 64, 0xABCD);
   finalize(rows.view(), std::nullopt, Workers(1), scratch, out);
   EXPECT_EQ(out, test::golden<std::uint16_t>("final_out_bf16w"));
@@ -62,7 +62,7 @@ TEST(Finalize, GoldenOpOutputs) {
   const auto weights = test::golden<float>("op_weights");
   tensor::HostMemory memory;
   const Workers workers(2);
-  const Scratch scratch(memory, 5, 2, 256, 1, workers.size());
+  const Scratch scratch(memory, {5, 2, 256, 1, workers.size(), 1, {}});
   for (const auto& [name, first] : {std::pair{"op_out_tiny_op", 0}, std::pair{"op_out_tiny_op_ep", 2}}) {
     std::vector<std::int32_t> map;
     for (std::size_t r = 0; r < ids.size(); ++r)
@@ -90,7 +90,7 @@ TEST(Finalize, PlainBitsAtAnyThreadCount) {
           want.insert(want.end(), token.begin(), token.end());
         }
         for (const int threads : {1, 2, 3, 8}) {
-          const Scratch scratch(memory, tokens, 3, hidden, 1, threads);
+          const Scratch scratch(memory, {tokens, 3, hidden, 1, threads, 1, {}});
           Rows out(want.size(), 0xABCD);
           finalize(rows.view(), norm, Workers(threads), scratch, out);
           EXPECT_EQ(out, want);
@@ -101,7 +101,7 @@ TEST(Finalize, PlainBitsAtAnyThreadCount) {
 TEST(Finalize, ATokenWithoutRoutesIsPlusZero) {
   const auto rows = test::make_rows(2, 2, 64, {1, 1, 1, 1}, 3, [](std::size_t i) { return i >= 2; });
   tensor::HostMemory memory;
-  const Scratch scratch(memory, 2, 2, 64, 1, 1);
+  const Scratch scratch(memory, {2, 2, 64, 1, 1, 1, {}});
   Rows out(2 * 64, 0xABCD);
   finalize(rows.view(), std::nullopt, Workers(1), scratch, out);
   EXPECT_TRUE(std::all_of(out.begin(), out.begin() + 64, [](std::uint16_t v) { return v == 0; }));
@@ -180,7 +180,8 @@ std::vector<Rows> run_ranks(Kind kind, const std::vector<RankRows>& ranks,
     const auto me = static_cast<std::size_t>(group.rank());
     const RankRows& rows = ranks[me];
     tensor::HostMemory memory;
-    const Scratch scratch(memory, rows.tokens + extra_tokens, rows.top_k, rows.hidden, group.size(), threads);
+    const Scratch scratch(
+        memory, {rows.tokens + extra_tokens, rows.top_k, rows.hidden, group.size(), threads, 1, {}});
     for (const auto& tensor : {&scratch.rows, &scratch.reduced, &scratch.partial, &scratch.values})
       std::fill(tensor->bytes().begin(), tensor->bytes().end(), std::byte{0xFF});  // NaN in every type
     outs[me].assign(static_cast<std::size_t>(rows.tokens * rows.hidden), 0xABCD);
@@ -276,7 +277,7 @@ TEST_P(Tails, NothingIsAllocated) {
     const RankRows& mine = rows[static_cast<std::size_t>(group.rank())];
     tensor::HostMemory memory;
     const Workers workers(1);
-    const Scratch scratch(memory, 4, 2, hidden, 3, 1);
+    const Scratch scratch(memory, {4, 2, hidden, 3, 1, 1, {}});
     Rows out(static_cast<std::size_t>(4 * hidden));
     run_tail(GetParam(), mine, norm, group, workers, scratch, out);
     const std::int64_t before = test::allocations;
@@ -294,7 +295,7 @@ TEST_P(Tails, WrongSizesAreBugs) {
                            std::int64_t scratch_tokens, int scratch_workers) {
     return attempt([&] {
       comm::run_local(1, {}, [&](comm::Group& group) {
-        const Scratch scratch(memory, scratch_tokens, 2, 64, 1, scratch_workers);
+        const Scratch scratch(memory, {scratch_tokens, 2, 64, 1, scratch_workers, 1, {}});
         Rows out(out_size);
         run_tail(GetParam(), rows, norm, group, Workers(2), scratch, out);
       });
