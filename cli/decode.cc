@@ -22,7 +22,15 @@ struct Options {
   std::optional<std::string> layers;
   std::uint64_t seed = 1;
   double seconds = 2.0;
+  std::string tail = "fast";
 };
+
+std::vector<tail::Kind> tails_of(const Options& o) {
+  std::vector<tail::Kind> tails;
+  for (const tail::Kind kind : {tail::Kind::fast, tail::Kind::exact})
+    if (o.tail == "both" || o.tail == tail::name(kind)) tails.push_back(kind);
+  return tails;
+}
 
 std::vector<std::int64_t> batches_of(const Options& o) {
   std::vector<std::int64_t> batches = parse_ranges(o.batches, "--batch");
@@ -49,7 +57,9 @@ std::vector<decode::Mode> modes_of(const Options& o, const checkpoint::Checkpoin
       return {Mode::ep};
     }
   }
-  if (const Verdict v = decode::shardable(from, layers, o.ranks.ranks))
+  Verdict v = decode::shardable(from, layers, o.ranks.ranks);
+  if (!v && o.tail != "fast") v = decode::exact_refused(from, layers, input_of(o.ranks), o.ranks.ranks);
+  if (v)
     throw Error(v->kind,
                 o.mode ? fmt::format("--mode {}: {}", *o.mode, v->text)
                        : fmt::format("expert TP (the default, beside EP) cannot run here: {}; use --mode ep "
@@ -86,6 +96,7 @@ Json json_of(const decode::Report& r, const Options& o) {
   for (const decode::StepReport& s : r.steps) {
     steps.push_back({{"mode", decode::name(s.mode)},
                      {"batch", s.batch},
+                     {"tail", tail::name(s.tail)},
                      {"us_per_layer", s.us_per_layer},
                      {"busiest_rank_bytes", s.busiest_rank_bytes},
                      {"output_sha256", s.output_sha256}});
@@ -149,29 +160,58 @@ std::string block_text(const decode::Report& r) {
   return fmt::format("{}: {}, {} on every rank", decode::name(r.block), path, bytes_text(r.footprint.block));
 }
 
+const decode::StepReport* find_step(const decode::Report& r, decode::Mode mode, std::int64_t batch,
+                                    tail::Kind tail) {
+  const auto found = std::find_if(r.steps.begin(), r.steps.end(), [&](const decode::StepReport& s) {
+    return s.mode == mode && s.batch == batch && s.tail == tail;
+  });
+  return found == r.steps.end() ? nullptr : &*found;
+}
+
+// The tail has a column where it is not the one that everybody gets.
 void print_steps(const decode::Report& r, Output& out) {
+  const bool exact = std::any_of(r.steps.begin(), r.steps.end(),
+                                 [](const decode::StepReport& s) { return s.tail == tail::Kind::exact; });
+  const auto tail_column = [&](std::string_view text) {
+    return exact ? fmt::format(" {:<5}", text) : std::string();
+  };
   out.line("");
-  out.line("{:<5} {:>6} {:>13} {:>22} {:>8}  {}", "mode", "batch", "us per layer", "busiest rank's bytes",
-           "GB/s", "output SHA-256");
+  out.line("{:<5} {:>6}{} {:>13} {:>22} {:>8}  {}", "mode", "batch", tail_column("tail"), "us per layer",
+           "busiest rank's bytes", "GB/s", "output SHA-256");
   for (const decode::StepReport& s : r.steps) {
     const double us = s.us_per_layer * static_cast<double>(r.checkpoint.layers);
-    out.line("{:<5} {:>6} {:>13.1f} {:>22} {:>8.2f}  {}", decode::name(s.mode), s.batch, s.us_per_layer,
-             bytes_text(s.busiest_rank_bytes), static_cast<double>(s.busiest_rank_bytes) * 1e-3 / us,
-             s.output_sha256.substr(0, 16));
+    out.line("{:<5} {:>6}{} {:>13.1f} {:>22} {:>8.2f}  {}", decode::name(s.mode), s.batch,
+             tail_column(tail::name(s.tail)), s.us_per_layer, bytes_text(s.busiest_rank_bytes),
+             static_cast<double>(s.busiest_rank_bytes) * 1e-3 / us, s.output_sha256.substr(0, 16));
   }
   if (r.block != decode::BlockKind::none)
     for (const decode::StepReport& s : r.steps)
       out.line("{} at batch {}: of {:.1f} us a layer the experts take {:.1f}, the rest is the block's",
                decode::name(s.mode), s.batch, s.us_per_layer, s.experts_us_per_layer);
+  const auto with_tail = [&](tail::Kind kind) {
+    return exact ? fmt::format(", {} tails", tail::name(kind)) : std::string();
+  };
   for (const decode::StepReport& ep : r.steps) {
-    const auto tp = std::find_if(r.steps.begin(), r.steps.end(), [&](const decode::StepReport& s) {
-      return s.mode == decode::Mode::tp && s.batch == ep.batch;
-    });
-    if (ep.mode != decode::Mode::ep || tp == r.steps.end()) continue;
-    out.line("batch {}: EP takes {:.2f}x the time of expert TP; its busiest rank reads {:.2f}x the bytes",
-             ep.batch, ep.us_per_layer / tp->us_per_layer,
-             static_cast<double>(ep.busiest_rank_bytes) / static_cast<double>(tp->busiest_rank_bytes));
+    const decode::StepReport* tp = find_step(r, decode::Mode::tp, ep.batch, ep.tail);
+    if (ep.mode != decode::Mode::ep || tp == nullptr) continue;
+    out.line("batch {}{}: EP takes {:.2f}x the time of expert TP; its busiest rank reads {:.2f}x the bytes{}",
+             ep.batch, with_tail(ep.tail), ep.us_per_layer / tp->us_per_layer,
+             static_cast<double>(ep.busiest_rank_bytes) / static_cast<double>(tp->busiest_rank_bytes),
+             ep.tail == tail::Kind::exact ? "; the outputs are the same, bit for bit" : "");
   }
+  for (const decode::StepReport& s : r.steps) {
+    const decode::StepReport* fast = find_step(r, s.mode, s.batch, tail::Kind::fast);
+    if (s.tail == tail::Kind::exact && fast != nullptr)
+      out.line("batch {}, {}: exact takes {:.2f}x the time of fast", s.batch, decode::name(s.mode),
+               s.us_per_layer / fast->us_per_layer);
+  }
+}
+
+void print_tails(const Options& o, Output& out) {
+  if (o.tail == "fast") return;
+  if (o.tail == "both")
+    out.line("tail        fast: fewer bytes between ranks; last bits of the output depend on mode and ranks");
+  out.line("tail        exact: the same output on one rank and any number of them, EP or expert TP");
 }
 
 void print(const decode::Report& r, const Options& o, Output& out) {
@@ -192,6 +232,7 @@ void print(const decode::Report& r, const Options& o, Output& out) {
                            : std::string("the op's default"));
   out.line("memory      a rank: stock experts {}, sliced experts {}, buffers of a step {}",
            bytes_text(r.footprint.stock), bytes_text(r.footprint.sliced), bytes_text(r.footprint.steps));
+  print_tails(o, out);
   print_steps(r, out);
 }
 
@@ -209,6 +250,7 @@ void run(const Options& o, Context& context) {
   options.batches = batches;
   options.seed = o.seed;
   options.seconds = o.seconds;
+  options.tails = tails_of(o);
 
   std::optional<decode::Report> report;
   {
@@ -249,6 +291,13 @@ void add_decode(CLI::App& app, Context& context) {
           "and projections) of that model")
       ->check(CLI::IsMember(decode::block_names()))
       ->capture_default_str();
+  command
+      ->add_option(
+          "--tail", o->tail,
+          "How ranks' rows become outputs: fast; exact (the same bits whatever the mode and the number "
+          "of ranks); both (each is measured)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fast", "exact", "both"}));
   command->add_option("--batch", o->batches, "Tokens of a step, such as 1,8")->capture_default_str();
   command->add_option("--layers", o->layers, "Layers, such as 0-3,7 [all with routed experts]");
   command->add_option("--seed", o->seed, "Seed of the inputs")

@@ -23,6 +23,7 @@ struct Options {
   std::optional<std::int64_t> ranks, tp, ep, experts, hidden, intermediate, layers, top_k;
   std::optional<std::string> bf16_layers;
   std::int64_t tokens = 8;
+  std::string tail = "fast";
   RankOptions op;  // backend and act alone
 };
 
@@ -181,7 +182,8 @@ void run(const Options& o, Context& context) {
                                 .tokens = o.tokens,
                                 .input = input_of(o.op),
                                 .backend = backend_of(o.op),
-                                .workers = threads_per_rank(Context::threads(), static_cast<int>(p.ranks))};
+                                .workers = threads_per_rank(Context::threads(), static_cast<int>(p.ranks)),
+                                .tail = {.kind = o.tail == "exact" ? tail::Kind::exact : tail::Kind::fast}};
   const decode::MemoryPlan plan = decode::memory_plan(r);
   if (!context.json) {
     print(r, p, plan, context.out);
@@ -237,6 +239,9 @@ void add_plan(CLI::App& app, Context& context) {
   command->add_option("--batch", o->tokens, "Tokens of the largest step")
       ->transform(whole_number(1, decode::most_tokens))
       ->capture_default_str();
+  command->add_option("--tail", o->tail, "Tail of the steps: fast, or exact, whose buffers are larger")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fast", "exact"}));
   add_op_options(*command, o->op);
   command->callback([o, &context] { run(*o, context); });
 }

@@ -19,6 +19,7 @@ struct Options {
   std::string in;
   std::string out;
   std::string mode = "ep";
+  std::string tail = "fast";
   bool unfinalized = false;
   RankOptions ranks;
 };
@@ -38,8 +39,11 @@ Named tensors_of(const decode::LayerResult& r) {
   add(out, "y", Dtype::bf16, {r.tokens, r.hidden}, r.y);
   for (std::size_t i = 0; i < r.ranks.size(); ++i) {
     const decode::RankRows& mine = r.ranks[i];
-    const auto rows = static_cast<std::int64_t>(mine.rows.size()) / r.hidden;
-    add(out, fmt::format("rows.{}", i), Dtype::bf16, {rows, r.hidden}, mine.rows);
+    const auto rows = static_cast<std::int64_t>(mine.rows.size() + mine.sums.size()) / r.hidden;
+    if (mine.sums.empty())
+      add(out, fmt::format("rows.{}", i), Dtype::bf16, {rows, r.hidden}, mine.rows);
+    else
+      add(out, fmt::format("sums.{}", i), Dtype::f32, {rows, r.hidden}, mine.sums);
     add(out, fmt::format("map.{}", i), Dtype::i32, {r.tokens, r.top_k}, mine.map);
     add(out, fmt::format("weights.{}", i), Dtype::f32, {r.tokens, r.top_k}, mine.weights);
   }
@@ -54,6 +58,7 @@ void report(const Options& o, const decode::LayerInputs& inputs, const decode::L
     context.out.json({{"checkpoint", o.checkpoint},
                       {"layer", o.layer},
                       {"mode", o.mode},
+                      {"tail", o.tail},
                       {"ranks", o.ranks.ranks},
                       {"tokens", r.tokens},
                       {"rows", inputs.rows_name},
@@ -109,8 +114,9 @@ void run(const Options& o, Context& context) {
 
   time.lap("reading the inputs");
 
-  const decode::LayerOptions options{o.layer, o.mode == "tp" ? decode::Mode::tp : decode::Mode::ep,
-                                     input_of(o.ranks), backend_of(o.ranks), o.unfinalized};
+  decode::LayerOptions options{o.layer, o.mode == "tp" ? decode::Mode::tp : decode::Mode::ep,
+                               input_of(o.ranks), backend_of(o.ranks), o.unfinalized};
+  if (o.tail == "exact") options.tail = tail::Kind::exact;
   std::optional<decode::LayerResult> result;
   run_ranks(o.ranks, context, [&](const decode::Rank& rank) {
     decode::LayerResult mine = decode::run_layer(from, options, inputs, rank);
@@ -144,7 +150,15 @@ void add_run(CLI::App& app, Context& context) {
       ->required()
       ->check(not_empty());
   command->add_flag("--unfinalized", o->unfinalized,
-                    "Also each rank R's rows.R (BF16), map.R (I32) and weights.R (F32)");
+                    "Also each rank R's rows.R (BF16), map.R (I32) and weights.R (F32); with expert TP and "
+                    "the exact tail sums.R (F32, before the scale of the expert) instead of rows.R");
+  command
+      ->add_option(
+          "--tail", o->tail,
+          "How ranks' rows become outputs: fast; exact (the same bits whatever the mode and the number "
+          "of ranks)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fast", "exact"}));
   command->add_option("--mode", o->mode, "ep or tp")
       ->capture_default_str()
       ->check(CLI::IsMember({"ep", "tp"}));

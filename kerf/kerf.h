@@ -27,6 +27,7 @@
 #include "kerf/decode/block.h"
 #include "kerf/decode/build.h"
 #include "kerf/decode/decode.h"
+#include "kerf/decode/exact.h"
 #include "kerf/decode/inputs.h"
 #include "kerf/decode/layer.h"
 #include "kerf/decode/memory_plan.h"

@@ -20,6 +20,7 @@ constexpr int most_repetitions = 1000;
 
 void check(const Options& options) {
   if (options.modes.empty()) fail(ErrorKind::usage, "no mode to run");
+  if (options.tails.empty()) fail(ErrorKind::usage, "no tail to run");
   if (options.batches.empty()) fail(ErrorKind::usage, "no batch to run");
   for (const std::int64_t batch : options.batches)
     if (batch < 1 || batch > most_tokens)
@@ -113,7 +114,7 @@ Measured measure_layer(const Runtime& runtime, std::size_t position, StepReport&
     return measure(
         runtime, position, report.mode,
         [&] {
-          return Ran{runtime.execute(position, report.mode, step), {}};
+          return Ran{runtime.execute(position, report.mode, step, report.tail), {}};
         },
         options, rank);
   }
@@ -128,17 +129,18 @@ Measured measure_layer(const Runtime& runtime, std::size_t position, StepReport&
       runtime, position, report.mode,
       [&] {
         Ran ran;
-        ran.rows = runtime.execute_block(position, report.mode, report.batch, x, &ran.experts);
+        ran.rows = runtime.execute_block(position, report.mode, report.batch, x, report.tail, &ran.experts);
         return ran;
       },
       options, rank);
 }
 
-StepReport run_steps(const Runtime& runtime, Mode mode, std::int64_t batch, const Options& options,
-                     const InputShape& shape, const Rank& rank) {
+StepReport run_steps(const Runtime& runtime, Mode mode, std::int64_t batch, tail::Kind tail,
+                     const Options& options, const InputShape& shape, const Rank& rank) {
   StepReport report;
   report.mode = mode;
   report.batch = batch;
+  report.tail = tail;
   Sha256 digest;
   const auto layers = static_cast<double>(runtime.layers().size());
   for (std::size_t i = 0; i < runtime.layers().size(); ++i) {
@@ -155,6 +157,16 @@ StepReport run_steps(const Runtime& runtime, Mode mode, std::int64_t batch, cons
       fail(ErrorKind::bug, "{} at batch {}: the outputs of ranks 0 and {} differ (SHA-256 {} and {})",
            name(mode), batch, r, all[0], all[r]);
   return report;
+}
+
+// Exact outputs do not depend on where experts are.
+void check_modes(std::span<const StepReport> steps) {
+  for (const StepReport& a : steps)
+    for (const StepReport& b : steps)
+      if (a.tail == tail::Kind::exact && b.tail == a.tail && a.batch == b.batch &&
+          a.output_sha256 != b.output_sha256)
+        fail(ErrorKind::bug, "exact tails at batch {}: the outputs of {} and {} differ (SHA-256 {} and {})",
+             a.batch, name(a.mode), name(b.mode), a.output_sha256, b.output_sha256);
 }
 
 Facts facts_of(const checkpoint::ModelConfig& config, std::span<const Layer> layers) {
@@ -199,6 +211,8 @@ Report run(const checkpoint::Checkpoint& from, const Options& options, const Ran
   building.max_tokens = *std::max_element(options.batches.begin(), options.batches.end());
   building.warm_tokens = options.batches.front();
   building.preferred = options.preferred;
+  if (std::count(options.tails.begin(), options.tails.end(), tail::Kind::exact) > 0)
+    building.tail.kind = tail::Kind::exact;
   building.progress = options.progress;
   const Runtime runtime = Runtime::build(from, building, rank);
   runtime.warm_up();
@@ -217,15 +231,19 @@ Report run(const checkpoint::Checkpoint& from, const Options& options, const Ran
   report.probe_limit = options.probe.limit;
   report.tactic = tactic_of(runtime, options.batches.front());
   report.footprint = largest(runtime.footprint(), rank.group);
-  const auto steps = static_cast<std::int64_t>(options.modes.size() * options.batches.size());
+  const auto steps =
+      static_cast<std::int64_t>(options.modes.size() * options.batches.size() * options.tails.size());
   for (const Mode mode : options.modes) {
     for (const std::int64_t batch : options.batches) {
-      report.steps.push_back(
-          run_steps(runtime, mode, batch, options, {config.experts, config.hidden, config.top_k}, rank));
-      if (options.progress && rank.group.rank() == 0)
-        options.progress("decoding", static_cast<std::int64_t>(report.steps.size()), steps);
+      for (const tail::Kind tail : options.tails) {
+        report.steps.push_back(run_steps(runtime, mode, batch, tail, options,
+                                         {config.experts, config.hidden, config.top_k}, rank));
+        if (options.progress && rank.group.rank() == 0)
+          options.progress("decoding", static_cast<std::int64_t>(report.steps.size()), steps);
+      }
     }
   }
+  check_modes(report.steps);  // the same on every rank, so all say the same
   return report;
 }
 

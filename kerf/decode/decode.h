@@ -24,7 +24,8 @@ struct Options {
   ProbeOptions probe;
   int repetitions = 5;   // of every layer's step, at least
   double seconds = 2.0;  // a mode and batch is measured about so long where 5 repetitions take less
-  std::vector<op::Tactic> preferred;  // of sliced experts, best first
+  std::vector<op::Tactic> preferred;                   // of sliced experts, best first
+  std::vector<tail::Kind> tails = {tail::Kind::fast};  // each mode and batch is measured with each
   Progress progress;
 };
 
@@ -39,10 +40,11 @@ struct Facts {
   std::int64_t top_k = 0;
 };
 
-// One mode at one batch.
+// One mode at one batch with one tail.
 struct StepReport {
   Mode mode = Mode::ep;
   std::int64_t batch = 0;
+  tail::Kind tail = tail::Kind::fast;
   double us_per_layer = 0;  // of each layer the median over repetitions of the slowest rank; their mean
   double experts_us_per_layer = 0;      // the same of the experts' part (quantisation to tail) inside a block
   std::int64_t busiest_rank_bytes = 0;  // of each layer the most that a rank reads; their sum (traffic.h)
@@ -74,7 +76,8 @@ struct Report {
 };
 
 // Collective; the report is equal on all ranks. Errors on every rank alike: those of build() and shard();
-// usage (an empty list, a batch out of range); bug where two repetitions, or two ranks, differ in any bit.
+// usage (an empty list, a batch out of range); bug where two repetitions, two ranks, or two modes with exact
+// tails, differ in any bit.
 Report run(const checkpoint::Checkpoint& from, const Options& options, const Rank& rank);
 
 }  // namespace kerf::decode

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kerf/base/format.h"
+#include "kerf/decode/exact.h"
 #include "kerf/decode/plan.h"
 #include "kerf/layout/geometry.h"
 #include "kerf/op/op.h"
@@ -59,7 +60,8 @@ std::int64_t step_buffers(const MemoryRequest& r) {
                    static_cast<std::int64_t>(backend.workspace_bytes(h.arithmetic, h.shape, step))});
     }
   }
-  return step_bytes(sizes, {r.tokens, r.top_k, r.hidden, std::max(r.ep, r.tp), r.workers});
+  const std::int64_t slices = r.nvfp4_layers > 0 ? r.tp : 1;
+  return step_bytes(sizes, {r.tokens, r.top_k, r.hidden, std::max(r.ep, r.tp), r.workers, slices, r.tail});
 }
 
 Verdict bad_numbers(const MemoryRequest& r) {
@@ -92,6 +94,12 @@ Verdict bad_numbers(const MemoryRequest& r) {
 Verdict bad_shape(const MemoryRequest& r) {
   if (r.nvfp4_layers > 0)
     if (Verdict v = layout::cuttable(r.hidden, r.intermediate, r.tp)) return v;
+  if (r.nvfp4_layers > 0 && r.tp > 1 && r.tail.kind == tail::Kind::exact) {
+    if (r.input == op::Input::bf16)
+      return because(ErrorKind::unsupported,
+                     "exact tails of sliced experts need canonical sums, which W4A16 does not have");
+    if (Verdict v = exact_refused(r.intermediate, r.tp)) return v;
+  }
   if (r.tp < 1) return because(ErrorKind::usage, "tp {} is not a number of ranks", r.tp);
   if (r.nvfp4_layers == 0 && r.tp > 1)
     return because(ErrorKind::unsupported,

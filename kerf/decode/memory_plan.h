@@ -7,6 +7,7 @@
 
 #include "kerf/base/error.h"
 #include "kerf/op/op.h"
+#include "kerf/tail/tail.h"
 
 namespace kerf::decode {
 
@@ -23,6 +24,7 @@ struct MemoryRequest {
   op::Input input = op::Input::nvfp4;  // what NVFP4 experts are given
   std::string backend = "cpu";         // op::backend_names()
   std::int64_t workers = 1;            // worker threads of a rank
+  tail::Options tail{};
 };
 
 // Bytes of the converted tensors on one rank, all layers together.
@@ -49,7 +51,7 @@ struct MemoryPlan {
 
 // Nothing, or why there can be no such decode: usage (a number below 1, K > E, more than most_tokens tokens,
 // sizes beyond 2^60 bytes, no such backend) or unsupported (a shape that the layout cannot hold or the
-// backend cannot run, a tp or ep that is not legal, with those that are).
+// backend cannot run, a tp or ep that is not legal, with those that are; exact tails where they cannot be).
 Verdict unsupported(const MemoryRequest& request);
 
 // Error where unsupported() has a reason.

@@ -58,9 +58,21 @@ StepSizes sizes_of(const std::vector<Bound>& bound, const Plan& plan) {
   return sizes;
 }
 
-void allocate(Plan& plan, const StepSizes& sizes, const op::RoutedExperts& experts, const Rank& rank) {
+tail::Extent tail_extent(const StepExtent& e) {
+  return {e.tokens, e.top_k, e.hidden, e.ranks, e.workers, e.slices, e.tail};
+}
+
+// f32 rows that the op writes for exact tails of sliced experts.
+std::int64_t sum_rows(const StepSizes& sizes, const StepExtent& e) {
+  return e.tail.kind == tail::Kind::exact && e.slices > 1 ? sizes.rows : 0;
+}
+
+void allocate(Plan& plan, const StepSizes& sizes, std::span<const Layer> layers, const Rank& rank) {
   using tensor::Dtype;
   tensor::Memory& memory = rank.memory;
+  const op::RoutedExperts& experts = layers.front().experts(Mode::ep);
+  const bool sliced =
+      std::any_of(layers.begin(), layers.end(), [](const Layer& l) { return l.tp != nullptr; });
   const std::int64_t t = plan.max_tokens;
   const std::int64_t hidden = experts.shape().hidden;
   const std::int64_t k = experts.top_k();
@@ -72,7 +84,11 @@ void allocate(Plan& plan, const StepSizes& sizes, const op::RoutedExperts& exper
   plan.ids = tensor::Tensor(memory, Dtype::i32, {t, k});
   plan.weights = tensor::Tensor(memory, Dtype::f32, {t, k});
   plan.out = tensor::Tensor(memory, Dtype::bf16, {t, hidden});
-  plan.scratch = tail::Scratch(memory, t, k, hidden, rank.group.size(), rank.workers.size());
+  const StepExtent extent{
+      t, k, hidden, rank.group.size(), rank.workers.size(), sliced ? rank.row().size() : 1, plan.tail};
+  if (const std::int64_t rows = sum_rows(sizes, extent); rows > 0)
+    plan.sums = tensor::Tensor(memory, Dtype::f32, {rows, hidden});
+  plan.scratch = tail::Scratch(memory, tail_extent(extent));
 }
 
 }  // namespace
@@ -84,13 +100,11 @@ void StepSizes::cover(const StepSizes& other) {
 }
 
 std::int64_t step_bytes(const StepSizes& sizes, const StepExtent& e) {
-  const std::int64_t padded = (e.tokens + e.ranks - 1) / e.ranks * e.ranks;
   const std::int64_t quantised = e.tokens * (e.hidden / 2 + e.hidden / 16);
   const std::int64_t routes = e.tokens * e.top_k * (4 + 4);
-  // tail::Scratch: K-partials, this rank's part of their sums, one row a token; two f32 rows a worker.
-  const std::int64_t tail_rows = padded * e.top_k + padded / e.ranks * e.top_k + padded;
   return 4 * sizes.metadata_words + sizes.workspace + quantised + routes +
-         2 * e.hidden * (sizes.rows + e.tokens + tail_rows) + 4 * e.workers * 2 * e.hidden;
+         2 * e.hidden * (sizes.rows + e.tokens) + 4 * e.hidden * sum_rows(sizes, e) +
+         tail::scratch_bytes(tail_extent(e));
 }
 
 TacticChoice pin(std::span<const Layer> layers, std::span<const op::Tactic> preferred,
@@ -126,7 +140,7 @@ op::Tactic Plan::resolve(const Layer& layer, Mode mode, std::int64_t tokens) con
 }
 
 Plan make_plan(std::span<const Layer> layers, const TacticChoice& tactic, std::int64_t max_tokens,
-               const Rank& rank) {
+               const Rank& rank, const tail::Options& tail) {
   Plan plan;
   comm::agreed(rank.group, "planning", [&] {
     if (max_tokens < 1 || max_tokens > most_tokens)
@@ -135,7 +149,8 @@ Plan make_plan(std::span<const Layer> layers, const TacticChoice& tactic, std::i
     plan.max_tokens = max_tokens;
     plan.tactic = tactic;
     plan.calls = rank.calls;
-    allocate(plan, sizes_of(distinct(layers), plan), layers.front().experts(Mode::ep), rank);
+    plan.tail = tail;
+    allocate(plan, sizes_of(distinct(layers), plan), layers, rank);
   });
   return plan;
 }

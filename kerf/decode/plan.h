@@ -51,6 +51,8 @@ struct StepExtent {
   std::int64_t hidden = 0;
   std::int64_t ranks = 1;
   std::int64_t workers = 1;
+  std::int64_t slices = 1;  // ranks that share an expert
+  tail::Options tail{};
 };
 std::int64_t step_bytes(const StepSizes& sizes, const StepExtent& extent);
 
@@ -60,9 +62,11 @@ struct Plan {
   routing::MetadataBuffer metadata;
   tensor::Tensor workspace;           // bytes
   tensor::Tensor rows;                // [gemm2_rows, H] bf16
+  tensor::Tensor sums;                // [gemm2_rows, H] f32: of sliced experts, for exact tails alone
   tensor::Tensor codes, code_scales;  // [T, H/2], [T, H/16]: the quantised input
   tensor::Tensor ids, weights;        // [T, K] i32, f32: routes of layers that are given logits
   tensor::Tensor out;                 // [T, H] bf16
+  tail::Options tail;                 // exact: prepared for fast steps too
   tail::Scratch scratch;
   CallRecord* calls = nullptr;  // where steps record the entries they reach; null: nowhere
 
@@ -73,9 +77,9 @@ struct Plan {
   [[nodiscard]] op::Tactic resolve(const Layer& layer, Mode mode, std::int64_t tokens) const;
 };
 
-// Collective. Sizes for 0..max_tokens tokens; Error{usage} for max_tokens outside [1, most_tokens],
-// Error{memory} agreed over the ranks.
+// Collective. Sizes for 0..max_tokens tokens and the tail; Error{usage} for max_tokens outside [1,
+// most_tokens], Error{memory} agreed over the ranks.
 Plan make_plan(std::span<const Layer> layers, const TacticChoice& tactic, std::int64_t max_tokens,
-               const Rank& rank);
+               const Rank& rank, const tail::Options& tail = {});
 
 }  // namespace kerf::decode

@@ -143,11 +143,12 @@ std::vector<std::vector<T>> parts_of_ranks(comm::Group& group, std::span<const T
 
 std::vector<RankRows> gather(comm::Group& group, const op::Unfinalized& output) {
   auto rows = parts_of_ranks(group, output.rows);
+  auto sums = parts_of_ranks(group, output.sums);
   auto map = parts_of_ranks(group, output.map);
   auto weights = parts_of_ranks(group, output.weights);
   std::vector<RankRows> out;
   for (std::size_t r = 0; r < rows.size(); ++r)
-    out.push_back({std::move(rows[r]), std::move(map[r]), std::move(weights[r])});
+    out.push_back({std::move(rows[r]), std::move(sums[r]), std::move(map[r]), std::move(weights[r])});
   return out;
 }
 
@@ -209,6 +210,7 @@ LayerResult run_layer(const checkpoint::Checkpoint& from, const LayerOptions& op
   building.build = {{options.layer}, options.input, options.backend, {}};
   building.expert_tp = options.mode == Mode::tp;
   building.max_tokens = std::max<std::int64_t>(inputs.tokens, 1);
+  building.tail.kind = options.tail;
   const Runtime runtime = Runtime::build(from, building, rank);
   const Layer& layer = runtime.layers().front();
 
@@ -229,6 +231,7 @@ LayerResult run_layer(const checkpoint::Checkpoint& from, const LayerOptions& op
     }
     require(refused(layer, runtime.plan(), step));
     std::ranges::fill(runtime.plan().rows.bytes(), std::byte{0});
+    std::ranges::fill(runtime.plan().sums.bytes(), std::byte{0});
   });
   const op::Unfinalized output = run_experts(layer, options.mode, step, runtime.plan(), rank.workers);
   LayerResult result{output.tokens, output.hidden, output.top_k, {}, {}};

@@ -43,11 +43,13 @@ struct LayerOptions {
   op::Input input = op::Input::nvfp4;
   std::string backend = "cpu";
   bool unfinalized = false;
+  tail::Kind tail = tail::Kind::fast;
 };
 
 // One rank's share. Rows that the map does not name are zero.
 struct RankRows {
   std::vector<std::uint16_t> rows;  // [gemm2_rows, H] bf16
+  std::vector<float> sums;          // instead, the same in f32 before g2_alpha: TP with the exact tail
   std::vector<std::int32_t> map;    // [T, K] row of a route, -1 where another rank has it
   std::vector<float> weights;       // [T, K]
 };

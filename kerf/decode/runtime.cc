@@ -5,6 +5,7 @@
 
 #include "kerf/base/format.h"
 #include "kerf/comm/agree.h"
+#include "kerf/decode/exact.h"
 #include "kerf/decode/inputs.h"
 
 namespace kerf::decode {
@@ -25,6 +26,11 @@ routing::Router router_for(const ModelSize& model) {
 void check_tokens(std::int64_t max_tokens) {
   if (max_tokens < 1 || max_tokens > most_tokens)
     fail(ErrorKind::usage, "steps of up to {} tokens, wanted 1 to {}", max_tokens, most_tokens);
+}
+
+Verdict tail_refused(const Plan& plan, TailKind tail) {
+  if (tail != tail::Kind::exact || plan.tail.kind == tail::Kind::exact) return std::nullopt;
+  return because(ErrorKind::usage, "an exact step of a runtime that was built for fast ones");
 }
 
 // One line that tells how the TP build went.
@@ -57,6 +63,8 @@ Runtime Runtime::build(const checkpoint::Checkpoint& from, const RuntimeOptions&
     router = router_for({from.config().experts, from.config().top_k});
     if (options.expert_tp) require(shardable(from, layers, rank.group.size()));
     require(unsupported_block(from, layers, options.block));
+    if (options.expert_tp && options.tail.kind == tail::Kind::exact)
+      require(exact_refused(from, layers, options.build.input, rank.row().size()));
     check_tokens(options.max_tokens);
   });
   BuildOptions loading = options.build;
@@ -79,7 +87,8 @@ Runtime Runtime::adopt(std::span<const StockLayer> layers, const ModelSize& mode
       fail(ErrorKind::usage,
            "layers are chosen from a checkpoint; of an engine's, all that are given are taken");
     if (options.block != BlockKind::none)
-      fail(ErrorKind::usage, "a block around the experts is built from a checkpoint, not from an engine's layers");
+      fail(ErrorKind::usage,
+           "a block around the experts is built from a checkpoint, not from an engine's layers");
     router = router_for(model);
     check_tokens(options.max_tokens);
   });
@@ -103,6 +112,9 @@ Runtime Runtime::assemble(const std::function<std::vector<Layer>()>& layers,
   out.blocks_ = blocks(out.layers_);
   out.footprint_.block = rank.memory.current() - before - out.footprint_.stock;
   if (options.expert_tp) {
+    if (options.tail.kind == tail::Kind::exact)
+      comm::agreed(rank.group, "checking for exact tails",
+                   [&] { require(exact_refused(out.layers_, rank.row().size())); });
     ShardOptions sharding{options.build.backend, options.probe, {}};
     if (reports)
       sharding.progress = [&](std::int64_t done, std::int64_t of) {
@@ -112,7 +124,7 @@ Runtime Runtime::assemble(const std::function<std::vector<Layer>()>& layers,
     out.footprint_.sliced = rank.memory.current() - before - out.footprint_.stock - out.footprint_.block;
   }
   const TacticChoice tactic = pin(out.layers_, options.preferred, options.max_tokens, rank);
-  out.plan_ = make_plan(out.layers_, tactic, options.max_tokens, rank);
+  out.plan_ = make_plan(out.layers_, tactic, options.max_tokens, rank, options.tail);
   out.all_reduce_ = StepAllReduce::bind(options.all_reduce, options.max_tokens, rank);
   if (!out.blocks_.empty())
     comm::agreed(rank.group, "planning the blocks", [&] {
@@ -146,8 +158,11 @@ void Runtime::warm_up() const {
     StepInputs inputs{warm_tokens_, x, {}, {}, ids, weights, nullptr, {}, {}};
     if (layer.kind == checkpoint::ExpertKind::bf16)
       inputs = {warm_tokens_, x, {}, {}, {}, {}, &router_, logits, {}};
-    (void)execute(i, Mode::ep, inputs);
-    if (layer.tp != nullptr) (void)execute(i, Mode::tp, inputs);
+    for (const tail::Kind kind : {tail::Kind::fast, tail::Kind::exact}) {
+      if (kind == tail::Kind::exact && plan_.tail.kind != kind) continue;
+      (void)execute(i, Mode::ep, inputs, kind);
+      if (layer.tp != nullptr) (void)execute(i, Mode::tp, inputs, kind);
+    }
   }
   all_reduce_.warm_up(rank_);
   warm_up_blocks();
@@ -170,11 +185,12 @@ const Layer& Runtime::at(std::size_t position) const {
   return layers_[position];
 }
 
-std::span<const std::uint16_t> Runtime::execute(std::size_t position, Mode mode,
-                                                const StepInputs& inputs) const {
+std::span<const std::uint16_t> Runtime::execute(std::size_t position, Mode mode, const StepInputs& inputs,
+                                                TailKind tail) const {
   const Layer& layer = at(position);
   require(refused(layer, plan_, inputs));
-  return decode::execute(layer, mode, inputs, plan_, rank_);
+  require(tail_refused(plan_, tail));
+  return decode::execute(layer, mode, inputs, plan_, rank_, tail);
 }
 
 const block::Weights& Runtime::block_at(std::size_t position, std::int64_t tokens, std::size_t x) const {
@@ -190,13 +206,14 @@ const block::Weights& Runtime::block_at(std::size_t position, std::int64_t token
 }
 
 std::span<const std::uint16_t> Runtime::execute_block(std::size_t position, Mode mode, std::int64_t tokens,
-                                                      std::span<const std::uint16_t> x,
+                                                      std::span<const std::uint16_t> x, TailKind tail,
                                                       std::chrono::nanoseconds* experts) const {
   const block::Weights& weights = block_at(position, tokens, x.size());
+  require(tail_refused(plan_, tail));
   const block::Entered in = block::enter(weights, tokens, x, rank_.workers, block_scratch_);
   const StepInputs step{tokens, in.rows, {}, {}, {}, {}, &weights.router, in.logits, weights.bias};
   const auto start = std::chrono::steady_clock::now();
-  const std::span<const std::uint16_t> m = decode::execute(layers_[position], mode, step, plan_, rank_);
+  const std::span<const std::uint16_t> m = decode::execute(layers_[position], mode, step, plan_, rank_, tail);
   if (experts != nullptr) *experts = std::chrono::steady_clock::now() - start;
   return block::leave(weights, tokens, m, rank_.workers, block_scratch_);
 }
@@ -214,7 +231,8 @@ Runtime::Chosen Runtime::routes_of_block(std::size_t position, std::int64_t toke
 
 std::vector<std::uint16_t> Runtime::execute_unprepared(std::size_t position, const StepInputs& inputs) const {
   const Layer& layer = at(position);
-  const Plan plan = make_plan(std::span(&layer, 1), {}, std::max<std::int64_t>(inputs.tokens, 1), rank_);
+  const Plan plan =
+      make_plan(std::span(&layer, 1), {}, std::max<std::int64_t>(inputs.tokens, 1), rank_, plan_.tail);
   require(refused(layer, plan, inputs));
   const op::Unfinalized rows = run_public_op(layer, Mode::ep, inputs, plan, rank_.workers);
   const std::span<const std::uint16_t> out = run_tail(layer, Mode::ep, rows, plan, rank_);

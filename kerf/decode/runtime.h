@@ -37,6 +37,9 @@ struct RuntimeOptions {
   std::int64_t max_tokens = 8;        // a step's most tokens
   std::int64_t warm_tokens = 8;       // tokens of the warm-up, at most max_tokens
   std::vector<op::Tactic> preferred;  // for sliced experts, best first
+  // Of all steps. Kind::exact needs slices that are nodes of the sum over K (exact.h); others are refused. A
+  // runtime that was built for it runs fast steps too.
+  tail::Options tail{};
   Progress progress;
   AllReduceSpec all_reduce;  // what it refers to must outlive the runtime
 };
@@ -77,15 +80,17 @@ class Runtime {
 
   // One layer's step (`position` counts the built layers): [T, H] bf16, equal on every rank, valid until the
   // next step. Inputs that do not fit (refused()) throw before any collective: they must be the same on every
-  // rank, so that all refuse alike.
-  std::span<const std::uint16_t> execute(std::size_t position, Mode mode, const StepInputs& inputs) const;
+  // rank, so that all refuse alike. `tail`: where it is not the one that was built for; Error{usage} for an
+  // exact step where fast ones alone were.
+  std::span<const std::uint16_t> execute(std::size_t position, Mode mode, const StepInputs& inputs,
+                                         TailKind tail = {}) const;
 
   // The layer's step with the block around it: x [T, D] bf16, the normed rows of the model's width, the same
   // on every rank -> [T, D] bf16, equal on every rank, valid until the next step. Routes are the router's.
   // The time that the experts took (quantisation to tail) goes to `experts`. Error{usage}, before any
   // collective, for a runtime without blocks and for sizes that do not fit.
   std::span<const std::uint16_t> execute_block(std::size_t position, Mode mode, std::int64_t tokens,
-                                               std::span<const std::uint16_t> x,
+                                               std::span<const std::uint16_t> x, TailKind tail = {},
                                                std::chrono::nanoseconds* experts = nullptr) const;
 
   // Local: the routes that execute_block() takes for these rows, weights before a BF16 layer rounds them.
@@ -98,7 +103,7 @@ class Runtime {
 
   // For steps with more tokens than execute() is prepared for: calls the public op, with stock experts, in
   // buffers made for this one step. [T, H] bf16, equal on every rank, with the bits
-  // that a runtime prepared for as many tokens gives in EP.
+  // that a runtime prepared for as many tokens gives in EP, with the tail that this one was built for.
   [[nodiscard]] std::vector<std::uint16_t> execute_unprepared(std::size_t position,
                                                               const StepInputs& inputs) const;
 

@@ -54,9 +54,27 @@ op::Routes routes_of(const Layer& layer, const StepInputs& inputs, const Plan& p
   return {chosen.ids, chosen.weights};
 }
 
+tail::Kind kind_of(const Plan& plan, TailKind tail) { return tail.value_or(plan.tail.kind); }
+
+// Rows of a step of this shape.
+op::RowBuffer row_buffer(const Layer& layer, Mode mode, const Plan& plan, tail::Kind kind,
+                         const routing::MetadataShape& shape) {
+  const std::int64_t hidden = layer.ep->shape().hidden;
+  const auto size = static_cast<std::size_t>(op::gemm2_rows(shape, hidden) * hidden);
+  if (kind == tail::Kind::exact && layer.sliced_in(mode)) return plan.sums.as<float>().first(size);
+  return plan.rows.as<std::uint16_t>().first(size);
+}
+
 Verdict wrong_size(const char* what, std::size_t got, std::int64_t wanted) {
   if (got == static_cast<std::size_t>(wanted)) return std::nullopt;
   return because(ErrorKind::usage, "a step with {} values of {}, wanted {}", got, what, wanted);
+}
+
+// Sliced experts lie over rows of ranks, whole ones over all ranks.
+tail::Where where(const Layer& layer, bool sliced, const Rank& rank) {
+  const std::int64_t experts = layer.ep->num_experts();
+  if (!sliced) return {rank.group, nullptr, &rank.group, experts, {}};
+  return {rank.group, &rank.row(), rank.column(), experts, layer.sliced->g2_alphas.as<const float>()};
 }
 
 }  // namespace
@@ -87,9 +105,9 @@ Verdict refused(const Layer& layer, const Plan& plan, const StepInputs& inputs) 
 }
 
 op::Unfinalized run_experts(const Layer& layer, Mode mode, const StepInputs& inputs, const Plan& plan,
-                            const Workers& workers) {
+                            const Workers& workers, TailKind tail) {
   const FpGuard guard;
-  if (routes_itself(layer, inputs)) return run_public_op(layer, mode, inputs, plan, workers);
+  if (routes_itself(layer, inputs)) return run_public_op(layer, mode, inputs, plan, workers, tail);
   const op::RoutedExperts& experts = layer.experts(mode);
   const op::Tactic tactic = plan.resolve(layer, mode, inputs.tokens);
   const op::Tokens tokens = tokens_of(layer, inputs, plan, workers);
@@ -97,35 +115,47 @@ op::Unfinalized run_experts(const Layer& layer, Mode mode, const StepInputs& inp
   const routing::MetadataShape shape = experts.metadata_shape(inputs.tokens, tactic.tile);
   const routing::Metadata metadata = plan.metadata.view(shape);
   routing::write_metadata(shape, routes.ids, routes.weights, metadata);
-  return op::routed_experts_from_metadata(experts, tokens, shape, metadata, tactic, workers, plan.buffers());
+  op::Buffers buffers = plan.buffers();
+  buffers.rows = row_buffer(layer, mode, plan, kind_of(plan, tail), shape);
+  op::Unfinalized out =
+      op::routed_experts_from_metadata(experts, tokens, shape, metadata, tactic, workers, buffers);
+  out.ids = routes.ids;
+  return out;
 }
 
 op::Unfinalized run_public_op(const Layer& layer, Mode mode, const StepInputs& inputs, const Plan& plan,
-                              const Workers& workers) {
+                              const Workers& workers, TailKind tail) {
   const FpGuard guard;
   const op::RoutedExperts& experts = layer.experts(mode);
   const op::Tactic tactic = plan.resolve(layer, mode, inputs.tokens);
   const op::Tokens tokens = tokens_of(layer, inputs, plan, workers);
+  op::Buffers buffers = plan.buffers();
+  buffers.rows =
+      row_buffer(layer, mode, plan, kind_of(plan, tail), experts.metadata_shape(inputs.tokens, tactic.tile));
   if (!routes_itself(layer, inputs))
-    return op::routed_experts(experts, tokens, routes_of(layer, inputs, plan), tactic, workers,
-                              plan.buffers());
+    return op::routed_experts(experts, tokens, routes_of(layer, inputs, plan), tactic, workers, buffers);
   const RouteBuffers chosen = route_buffers(layer, inputs, plan);
   return op::routed_experts_from_logits(experts, tokens, *inputs.router, inputs.logits, inputs.bias,
-                                        chosen.ids, chosen.weights, tactic, workers, plan.buffers());
+                                        chosen.ids, chosen.weights, tactic, workers, buffers);
 }
 
 std::span<const std::uint16_t> run_tail(const Layer& layer, Mode mode, const op::Unfinalized& rows,
-                                        const Plan& plan, const Rank& rank) {
+                                        const Plan& plan, const Rank& rank, TailKind tail) {
   const auto out = plan.out.as<std::uint16_t>().first(static_cast<std::size_t>(rows.tokens * rows.hidden));
   if (rows.tokens == 0) return out;
-  const auto tail = layer.sliced_in(mode) ? tail::tp_tail : tail::ep_tail;
-  tail(rows, layer.norm, rank.group, rank.workers, plan.scratch, out);
+  const bool sliced = layer.sliced_in(mode);
+  if (kind_of(plan, tail) == tail::Kind::exact)
+    tail::exact_tail(rows, where(layer, sliced, rank), layer.norm, rank.workers, plan.scratch, out);
+  else if (sliced)
+    tail::tp_tail(rows, layer.norm, rank.group, rank.workers, plan.scratch, out, plan.tail.row_sum);
+  else
+    tail::ep_tail(rows, layer.norm, rank.group, rank.workers, plan.scratch, out);
   return out;
 }
 
 std::span<const std::uint16_t> execute(const Layer& layer, Mode mode, const StepInputs& inputs,
-                                       const Plan& plan, const Rank& rank) {
-  return run_tail(layer, mode, run_experts(layer, mode, inputs, plan, rank.workers), plan, rank);
+                                       const Plan& plan, const Rank& rank, TailKind tail) {
+  return run_tail(layer, mode, run_experts(layer, mode, inputs, plan, rank.workers, tail), plan, rank, tail);
 }
 
 }  // namespace kerf::decode

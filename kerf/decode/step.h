@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "kerf/decode/build.h"
@@ -30,22 +31,26 @@ struct StepInputs {
 // outside [-1, E) (token, slot, id). Error{usage} kinds.
 Verdict refused(const Layer& layer, const Plan& plan, const StepInputs& inputs);
 
-// Local: this rank's unfinalised rows. The routing metadata is written here and the op's body runs from it;
+// Which tail a step has: one that the plan is prepared for; where none is named, the plan's own.
+using TailKind = std::optional<tail::Kind>;
+
+// Local: this rank's unfinalised rows; of sliced experts with an exact tail to follow, f32 sums. The routing
+// metadata is written here and the op's body runs from it;
 // BF16 layers given logits run the op that routes itself. The result refers to the plan's buffers.
 op::Unfinalized run_experts(const Layer& layer, Mode mode, const StepInputs& inputs, const Plan& plan,
-                            const Workers& workers);
+                            const Workers& workers, TailKind tail = {});
 
 // The same rows from the public op, which checks the routes and writes the metadata itself.
 op::Unfinalized run_public_op(const Layer& layer, Mode mode, const StepInputs& inputs, const Plan& plan,
-                              const Workers& workers);
+                              const Workers& workers, TailKind tail = {});
 
 // Collective: the tail of the layer's mode, into the plan's `out`. The result [T, H] bf16 is the same on
 // every rank and holds until the next step.
 std::span<const std::uint16_t> run_tail(const Layer& layer, Mode mode, const op::Unfinalized& rows,
-                                        const Plan& plan, const Rank& rank);
+                                        const Plan& plan, const Rank& rank, TailKind tail = {});
 
 // Collective: both. The inputs must not be refused().
 std::span<const std::uint16_t> execute(const Layer& layer, Mode mode, const StepInputs& inputs,
-                                       const Plan& plan, const Rank& rank);
+                                       const Plan& plan, const Rank& rank, TailKind tail = {});
 
 }  // namespace kerf::decode

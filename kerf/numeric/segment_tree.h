@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -19,6 +20,29 @@ inline constexpr int values_per_segment = 512;
 
 constexpr float segment_sum(const std::array<float, chains>& c) {
   return ((c[0] + c[1]) + (c[2] + c[3])) + ((c[4] + c[5]) + (c[6] + c[7]));
+}
+
+// How many of n >= 2 terms are to the left: the largest power of two below n.
+constexpr std::int64_t terms_to_the_left(std::int64_t n) {
+  return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(n - 1)));
+}
+
+// Whether terms [first, first + count) of n, count >= 1, are just what is under one node of the tree.
+constexpr bool is_node(std::int64_t n, std::int64_t first, std::int64_t count) {
+  if (first == 0 && count == n) return true;
+  if (n < 2) return false;
+  const std::int64_t left = terms_to_the_left(n);
+  if (first + count <= left) return is_node(left, first, count);
+  return first >= left && is_node(n - left, first - left, count);
+}
+
+// Whether each of `slices` equal slices of K values is a node, so that the slices' sums, added by the tree's
+// own rule for so many terms, are the sum of the whole. That is so for all of them where it is so for the
+// first.
+constexpr bool slices_are_nodes(std::int64_t values, std::int64_t slices) {
+  if (slices == 1) return true;
+  if (slices < 1 || values % slices != 0 || values / slices % values_per_segment != 0) return false;
+  return is_node(values / values_per_segment, 0, values / slices / values_per_segment);
 }
 
 // Adds terms in order and yields their balanced sum, in O(log n) memory: finished subtrees wait on a stack,

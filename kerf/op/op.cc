@@ -20,12 +20,18 @@ constexpr std::int64_t kDefaultTile = 8;
 
 // The body, and the rows that it wrote.
 Unfinalized run_body(const RoutedExperts& experts, const Tokens& tokens, const routing::MetadataShape& shape,
-                     const routing::Metadata& metadata, std::span<const float> weights, Tactic tactic,
+                     const routing::Metadata& metadata, const Routes& routes, Tactic tactic,
                      const Workers& workers, const Buffers& buffers) {
   const std::int64_t hidden = experts.shape().hidden;
   experts.body(tokens, shape, metadata, tactic, workers, buffers.workspace, buffers.rows);
-  const auto rows = buffers.rows.first(static_cast<std::size_t>(gemm2_rows(shape, hidden) * hidden));
-  return {tokens.count, experts.top_k(), hidden, rows, weights, metadata.expanded_to_permuted};
+  const auto used = static_cast<std::size_t>(gemm2_rows(shape, hidden) * hidden);
+  Unfinalized out{tokens.count, experts.top_k(), hidden, {}, routes.weights, metadata.expanded_to_permuted,
+                  routes.ids};
+  if (const auto* sums = std::get_if<std::span<float>>(&buffers.rows))
+    out.sums = sums->first(used);
+  else
+    out.rows = std::get<std::span<std::uint16_t>>(buffers.rows).first(used);
+  return out;
 }
 
 Unfinalized run(const RoutedExperts& experts, const Tokens& tokens, const Routes& routes, Tactic tactic,
@@ -34,7 +40,7 @@ Unfinalized run(const RoutedExperts& experts, const Tokens& tokens, const Routes
   const routing::MetadataShape shape = experts.metadata_shape(tokens.count, tile);
   const routing::Metadata metadata = buffers.metadata->view(shape);
   routing::write_metadata(shape, routes.ids, routes.weights, metadata);
-  return run_body(experts, tokens, shape, metadata, routes.weights, tactic, workers, buffers);
+  return run_body(experts, tokens, shape, metadata, routes, tactic, workers, buffers);
 }
 
 void check_routes(std::int64_t routes, std::size_t ids, std::size_t weights) {
@@ -73,7 +79,7 @@ Unfinalized routed_experts_from_metadata(const RoutedExperts& experts, const Tok
                                          const routing::Metadata& metadata, Tactic tactic,
                                          const Workers& workers, const Buffers& buffers) {
   record(buffers.calls, Call::routed_experts_from_metadata);
-  return run_body(experts, tokens, shape, metadata, metadata.expert_weights, tactic, workers, buffers);
+  return run_body(experts, tokens, shape, metadata, {{}, metadata.expert_weights}, tactic, workers, buffers);
 }
 
 }  // namespace kerf::op

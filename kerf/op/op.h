@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "kerf/base/calls.h"
@@ -73,8 +74,13 @@ struct Routes {
   std::span<const float> weights;     // [T, K]
 };
 
-// What one layer's call gives. rows[map[t*K + k]] is route (t, k)'s row; map -1: not here. Other rows are
-// undefined.
+// Where a call's rows go, [gemm2_rows, H], and thereby what they are: bf16, finished; or f32, the canonical
+// sums before g2_alpha, so that bf16_rn(g2_alpha * sum) is the finished row. Only NVFP4 experts with
+// quantised rows (W4A4) have canonical sums; others refuse, Error{unsupported}.
+using RowBuffer = std::variant<std::span<std::uint16_t>, std::span<float>>;
+
+// What one layer's call gives. rows[map[t*K + k]] (or sums, where those were asked for) is route (t, k)'s
+// row; map -1: not here. Other rows are undefined.
 struct Unfinalized {
   std::int64_t tokens = 0;
   std::int64_t top_k = 0;
@@ -82,6 +88,8 @@ struct Unfinalized {
   std::span<const std::uint16_t> rows;  // [gemm2_rows, H] bf16
   std::span<const float> weights;       // [T, K]
   std::span<const std::int32_t> map;    // [T, K]
+  std::span<const std::int32_t> ids{};  // [T, K] the routes' experts, -1: not routed
+  std::span<const float> sums{};        // [gemm2_rows, H] f32, instead of rows
 };
 
 // Rows that the op's row buffer has for a shape: max_padded, or what fills 128 KiB if that is more (the
@@ -106,11 +114,10 @@ class RoutedExperts {
   [[nodiscard]] virtual std::size_t workspace_bytes(const routing::MetadataShape& shape,
                                                     Tactic tactic) const = 0;
 
-  // The GEMMs, from metadata. rows: [gemm2_rows, H] bf16; only rows that the map names are written. Allocates
-  // nothing.
+  // The GEMMs, from metadata. Of rows only those that the map names are written. Allocates nothing.
   virtual void body(const Tokens& tokens, const routing::MetadataShape& shape,
                     const routing::Metadata& metadata, Tactic tactic, const Workers& workers,
-                    std::span<std::byte> workspace, std::span<std::uint16_t> rows) const = 0;
+                    std::span<std::byte> workspace, const RowBuffer& rows) const = 0;
 
   // The metadata shape of a step of `tokens` tokens at a tile.
   [[nodiscard]] routing::MetadataShape metadata_shape(std::int64_t tokens, std::int64_t tile) const {
@@ -152,8 +159,8 @@ const Backend& backend(std::string_view name);
 struct Buffers {
   const routing::MetadataBuffer* metadata = nullptr;
   std::span<std::byte> workspace;
-  std::span<std::uint16_t> rows;  // [gemm2_rows, H]
-  CallRecord* calls = nullptr;    // where the entries below record themselves; null: nowhere
+  RowBuffer rows;               // [gemm2_rows, H]
+  CallRecord* calls = nullptr;  // where the entries below record themselves; null: nowhere
 };
 
 // The public op on prepared routes. Ids are checked: Error{usage} names token, slot and id.
@@ -168,7 +175,8 @@ Unfinalized routed_experts_from_logits(const RoutedExperts& experts, const Token
                                        std::span<float> weights, Tactic tactic, const Workers& workers,
                                        const Buffers& buffers);
 
-// Below the public op: the body from metadata that is written already. buffers.metadata is not used.
+// Below the public op: the body from metadata that is written already, which has no ids, so the result's are
+// empty. buffers.metadata is not used.
 Unfinalized routed_experts_from_metadata(const RoutedExperts& experts, const Tokens& tokens,
                                          const routing::MetadataShape& shape,
                                          const routing::Metadata& metadata, Tactic tactic,

@@ -1,13 +1,19 @@
 // The tail: from unfinalised rows to [T, H]. Each row is normed if the model has a per-route RMSNorm; then a
 // token's rows are weighted and added up, from k = 0 on, by fma in f32 and with one rounding to bf16. Routes
 // that a rank does not have it passes over. docs/numerics.md has the exact arithmetic.
-//   EP: every rank does this for the routes it has, and then the ranks' [T, H] are added.
-//   TP: a rank's rows are K-partials, so the ranks' rows of each route are added before anything else.
+//   fast, EP: every rank does this for the routes it has, and then the ranks' [T, H] are added.
+//   fast, TP: a rank's rows are K-partials in bf16, so the ranks' rows of each route are added before
+//   anything
+//             else.
+//   exact:    every route's row is made as one rank with whole experts would make it, and one sum goes over
+//             all of a token's routes: the same bits on one rank, EP n and TP n.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "kerf/base/threads.h"
@@ -31,16 +37,54 @@ std::vector<std::uint16_t> effective_gain(std::span<const std::uint16_t> w, floa
 // division).
 void norm_row(std::span<const std::uint16_t> row, const RouteNorm& norm, std::span<float> out);
 
-// Scratch of the tails for T tokens of K routes and width H, on a group of `ranks`; made once, reused by
-// every layer.
+enum class Kind : std::uint8_t { fast, exact };
+std::string_view name(Kind kind);  // "fast", "exact"
+
+// How the fast TP tail adds the ranks' rows; the same bits either way.
+//   all_reduce      every rank gets the sums of all rows, and ends all tokens itself
+//   reduce_scatter  a rank gets the sums of its own tokens' rows, ends these and hands them round; where
+//   there
+//                   are fewer tokens than ranks it owns routes, and the summed rows are handed round
+enum class RowSum : std::uint8_t { all_reduce, reduce_scatter };
+std::string_view name(RowSum way);  // "all-reduce", "reduce-scatter"
+
+struct Options {
+  Kind kind = Kind::fast;
+  RowSum row_sum = RowSum::reduce_scatter;
+};
+
+// What a scratch is for: steps of up to `tokens` tokens.
+struct Extent {
+  std::int64_t tokens = 0;
+  std::int64_t top_k = 0;
+  std::int64_t hidden = 0;
+  std::int64_t ranks = 1;    // of the whole group
+  std::int64_t workers = 1;  // of one rank
+  std::int64_t slices = 1;   // most ranks that share an expert; 1: no expert TP
+  Options options{};         // Kind::exact: for fast tails too
+};
+
+// Bytes that a Scratch allocates.
+std::int64_t scratch_bytes(const Extent& extent);
+
+// Memory of the tails, made once, reused by every layer. padded = T rounded up to ranks, share = padded /
+// ranks.
 struct Scratch {
   Scratch() = default;
-  Scratch(tensor::Memory& memory, std::int64_t tokens, std::int64_t top_k, std::int64_t hidden, int ranks,
-          int workers);
-  tensor::Tensor rows;     // [roundup(T, ranks) * K, H] bf16: K-partials in route order
-  tensor::Tensor reduced;  // [roundup(T, ranks) / ranks * K, H] bf16
-  tensor::Tensor partial;  // [roundup(T, ranks), H] bf16
+  Scratch(tensor::Memory& memory, const Extent& extent);
+  tensor::Tensor rows;     // [padded * K, H] bf16: rows in route order
+  tensor::Tensor reduced;  // [share * K, H] bf16; [T * K, H] for RowSum::all_reduce
+  tensor::Tensor partial;  // [padded, H] bf16
   tensor::Tensor values;   // [workers, 2, H] f32
+  // Exact tails alone.
+  tensor::Tensor owned;                 // bf16, rows of the routes that this rank ends
+  tensor::Tensor routes;                // [2, T * K] i32: lists of routes, places of their rows
+  tensor::Tensor sums_sent, sums_here;  // [T * K, H], [padded * K, H] f32: K-partials of slices
+  struct Blocks {                       // one a rank
+    std::vector<tensor::StridedBytes> sent;
+    std::vector<std::span<std::byte>> received;
+  };
+  std::unique_ptr<Blocks> blocks;
 };
 
 // Local part of the EP tail: weighted sum of the routes that are here, out [T, H] bf16. A token without local
@@ -52,6 +96,26 @@ void finalize(const op::Unfinalized& rows, const std::optional<RouteNorm>& norm,
 void ep_tail(const op::Unfinalized& rows, const std::optional<RouteNorm>& norm, comm::Group& group,
              const Workers& workers, const Scratch& scratch, std::span<std::uint16_t> out);
 void tp_tail(const op::Unfinalized& rows, const std::optional<RouteNorm>& norm, comm::Group& group,
-             const Workers& workers, const Scratch& scratch, std::span<std::uint16_t> out);
+             const Workers& workers, const Scratch& scratch, std::span<std::uint16_t> out,
+             RowSum way = RowSum::reduce_scatter);
+
+// Where the experts are: E of them, linear, over rows of ranks. The ranks of a row hold the slices of the
+// same experts, those of a column the same slice of different ones: rank r of the group is in row r / slices.
+struct Where {
+  comm::Group& group;             // all ranks
+  comm::Group* row = nullptr;     // null: experts are whole
+  comm::Group* column = nullptr;  // null: one row has all experts
+  std::int64_t experts = 0;       // E
+  // [E / rows] of this row's experts, where they are sliced
+  std::span<const float> g2_alphas{};
+};
+
+// The exact tail, collective over all the groups. Sliced experts' rows must be sums, whole experts' finished;
+// rows.ids says where each route's row is. The ranks' sums of a route go to one rank of the row, which adds
+// them by the tree's rule (numeric/segment_tree.h), multiplies by g2_alpha and rounds: the row of the uncut
+// expert, if numeric::slices_are_nodes(I, slices). Finished rows go to the rank that owns the token, or to
+// all ranks where there are fewer tokens than ranks.
+void exact_tail(const op::Unfinalized& rows, const Where& where, const std::optional<RouteNorm>& norm,
+                const Workers& workers, const Scratch& scratch, std::span<std::uint16_t> out);
 
 }  // namespace kerf::tail

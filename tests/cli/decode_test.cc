@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -83,7 +84,9 @@ TEST(DecodeCommand, WritesTheJsonThatOthersReadBy) {
   const std::vector<int> batches = {1, 8, 1, 8};
   for (std::size_t i = 0; i < 4; ++i) {
     const Json& step = j["steps"][i];
-    EXPECT_EQ(keys(step), (Names{"batch", "busiest_rank_bytes", "mode", "output_sha256", "us_per_layer"}));
+    EXPECT_EQ(keys(step),
+              (Names{"batch", "busiest_rank_bytes", "mode", "output_sha256", "tail", "us_per_layer"}));
+    EXPECT_EQ(step["tail"], "fast");
     EXPECT_EQ(step["mode"], modes[i]);
     EXPECT_EQ(step["batch"], batches[i]);
     EXPECT_EQ(step["output_sha256"].get<std::string>().size(), 64U);
@@ -137,6 +140,75 @@ TEST(DecodeCommand, ReportsForPeople) {
   for (const char* word : {"checkpoint", "placement", "reshard", "probe", "tactic", "memory", "us per layer",
                            "busiest rank", "EP takes", "4 layers (3 NVFP4, 1 BF16)"})
     EXPECT_NE(ran.out.find(word), std::string::npos) << word << " in\n" << ran.out;
+}
+
+// 6 experts of 128 x I, one NVFP4 and one BF16 layer.
+std::string wide_model(const TempDir& dir, std::int64_t intermediate) {
+  tools::SynthOptions options = tools::synth_defaults(tools::SynthModel::muse_spark);
+  options.experts = 6;
+  options.hidden = 128;
+  options.intermediate = intermediate;
+  options.layers = 2;
+  options.top_k = 2;
+  options.bf16_layers = {1};
+  tools::synth(dir.path(), options, Workers(1));
+  return dir.path().string();
+}
+
+// --tail exact: one digest a batch, for any ranks and either mode. --tail both: fast and exact in one table.
+TEST(DecodeCommand, ExactTailsHaveOneDigestForAllPlacements) {
+  const TempDir dir;
+  const std::string wide = wide_model(dir, 1024);
+  std::vector<std::set<std::string>> seen(2);
+  for (const char* ranks : {"1", "2", "3", "6"}) {
+    const bool tp = std::string(ranks) == "2";
+    const Ran ran =
+        decode({wide, "--ranks", ranks, "--mode", tp ? "both" : "ep", "--tail", "exact", "--json"});
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    const Json j = Json::parse(ran.out);
+    ASSERT_EQ(j["steps"].size(), tp ? 4U : 2U);
+    for (const Json& step : j["steps"]) {
+      EXPECT_EQ(step["tail"], "exact");
+      seen[step["batch"] == 1 ? 0 : 1].insert(step["output_sha256"].get<std::string>());
+    }
+  }
+  EXPECT_EQ(seen[0].size(), 1U);
+  EXPECT_EQ(seen[1].size(), 1U);
+
+  const Ran both = decode({wide, "--ranks", "2", "--tail", "both", "--json"});
+  ASSERT_EQ(both.code, 0) << both.err;
+  const Json steps = Json::parse(both.out)["steps"];
+  ASSERT_EQ(steps.size(), 8U);
+  for (std::size_t i = 0; i < steps.size(); ++i) EXPECT_EQ(steps[i]["tail"], i % 2 == 0 ? "fast" : "exact");
+  EXPECT_EQ(*seen[0].begin(), steps[1]["output_sha256"]);
+  const Ran fast = decode({wide, "--ranks", "2", "--json"});
+  const Json alone = Json::parse(fast.out)["steps"];
+  for (std::size_t i = 0; i < alone.size(); ++i)
+    EXPECT_EQ(alone[i]["output_sha256"], steps[2 * i]["output_sha256"]);
+
+  const Ran text = decode({wide, "--ranks", "2", "--tail", "both"});
+  for (const char* word : {"tail        fast: ", "tail        exact: the same output",
+                           "batch tail   us per layer", "batch 8, exact tails: EP takes",
+                           "the outputs are the same, bit for bit", "batch 8, tp: exact takes "})
+    EXPECT_NE(text.out.find(word), std::string::npos) << word << " in\n" << text.out;
+  EXPECT_EQ(decode({wide, "--ranks", "2"}).out.find("tail"), std::string::npos);
+}
+
+TEST(DecodeCommand, ExactTailsAreRefusedWhereSlicesAreNoNodes) {
+  const TempDir dir;
+  const std::string wide = wide_model(dir, 1536);
+  for (const char* tail : {"exact", "both"}) {
+    const Ran ran = decode({wide, "--ranks", "2", "--tail", tail});
+    EXPECT_EQ(ran.code, 4) << ran.err;
+    EXPECT_EQ(ran.out, "");
+    for (const char* word : {"2 slices of I = 1536 (768 wide)", "512 times a power of two", "exact tp: 1, 3;",
+                             "EP is exact", "--mode ep"})
+      EXPECT_NE(ran.err.find(word), std::string::npos) << word << " in: " << ran.err;
+  }
+  EXPECT_EQ(decode({wide, "--ranks", "3", "--tail", "exact"}).code, 0);
+  EXPECT_EQ(decode({wide, "--ranks", "2", "--tail", "exact", "--mode", "ep"}).code, 0);
+  EXPECT_EQ(decode({wide, "--ranks", "2"}).code, 0);
+  EXPECT_EQ(decode({wide, "--tail", "slow"}).code, 2);
 }
 
 TEST(DecodeCommand, SameDigestsAtAnyThreadCount) {

@@ -123,6 +123,17 @@ TEST(Plan, BytesByKind) {
   EXPECT_GT(json["step_buffers"], 0);
 }
 
+TEST(Plan, ExactTailsNeedRoomAndSlicesThatAreNodes) {
+  const auto buffers = [](const std::string& tail) {
+    const Ran ran = plan(8, 256, 1024, {"--ranks", "2", "--tail", tail});
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    return json_of(ran)["step_buffers"].get<std::int64_t>();
+  };
+  EXPECT_GT(buffers("exact"), buffers("fast"));
+  expect_refusal(plan(8, 256, 128, {"--ranks", "2", "--tail", "exact"}), 4,
+                 {"I = 128 (64 wide)", "exact tp: 1;"});
+}
+
 // As decode does: nothing is cut where nothing can be, unless that was asked for.
 TEST(Plan, Bf16LayersStayWhole) {
   const Ran ran = plan(4, 256, 128, {"--ranks", "4", "--bf16-layers", "0"});

@@ -3,12 +3,14 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "kerf/checkpoint/safetensors.h"
 #include "kerf/numeric/bf16.h"
+#include "kerf/tools/synth.h"
 #include "tests/support/onehot.h"
 #include "tests/support/program.h"
 #include "tests/support/test_env.h"
@@ -106,6 +108,45 @@ TEST_F(RunCommand, GivesTheExactRowsAtEveryPlacement) {
     EXPECT_EQ(y(), wanted());
     EXPECT_NE(ran.out.find("y BF16 [2, 256]"), std::string::npos) << ran.out;
   }
+}
+
+TEST_F(RunCommand, ExactTailsWriteTheSameFileForAnyPlacement) {
+  write({x(), ids(), named<float>("topk_weights", Dtype::f32, {2, 2}, {0.5F, 0.5F, 1, std::nanf("")})});
+  for (const char* ranks : {"1", "2", "4"}) {
+    const Ran ran = run({"--ranks", ranks, "--tail", "exact", "--json"});
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    EXPECT_EQ(y(), wanted()) << ranks;
+    EXPECT_EQ(nlohmann::json::parse(ran.out)["tail"], "exact");
+  }
+  const Ran narrow = run({"--ranks", "2", "--mode", "tp", "--tail", "exact"});
+  EXPECT_EQ(narrow.code, 4);
+  EXPECT_NE(narrow.err.find("2 slices of I = 128 (64 wide)"), std::string::npos) << narrow.err;
+
+  // Experts whose slices are nodes: EP and TP agree, and TP's unfinalised rows are sums.
+  tools::SynthOptions options = tools::synth_defaults(tools::SynthModel::muse_spark);
+  options.experts = 4;
+  options.hidden = 256;
+  options.intermediate = 1024;
+  options.layers = 1;
+  options.top_k = 2;
+  options.bf16_layers = {};
+  std::filesystem::remove_all(path("model"));
+  tools::synth(path("model"), options, Workers(1));
+  std::vector<std::vector<float>> seen;
+  for (const std::vector<std::string>& placement : std::vector<std::vector<std::string>>{
+           {}, {"--ranks", "4"}, {"--ranks", "2", "--mode", "tp", "--unfinalized"}}) {
+    std::vector<std::string> arguments = placement;
+    arguments.insert(arguments.end(), {"--tail", "exact"});
+    ASSERT_EQ(run(arguments).code, 0);
+    seen.push_back(y());
+  }
+  EXPECT_EQ(seen[1], seen[0]);
+  EXPECT_EQ(seen[2], seen[0]);
+  const auto file = SafetensorsFile::open(path("out.safetensors"));
+  EXPECT_EQ(file.at("sums.1").dtype, Dtype::f32);
+  EXPECT_EQ(file.at("sums.1").shape[1], 256);
+  EXPECT_FALSE(file.find("rows.1"));
+  EXPECT_TRUE(file.find("map.1"));
 }
 
 TEST_F(RunCommand, TakesF32RowsAndQuantisedRows) {

@@ -131,6 +131,37 @@ TEST(Allocation, AStepOnManyThreadsMakesNone) {
   }
 }
 
+TEST(Allocation, AnExactStepMakesNone) {
+  const Synthetic model(8, 128, 1024, {1}, 2);
+  const checkpoint::Checkpoint from = model.open();
+  on_ranks({2, 1, {}}, [&](const decode::Rank& rank) {
+    decode::RuntimeOptions options;
+    options.expert_tp = true;
+    options.max_tokens = 8;
+    options.tail.kind = tail::Kind::exact;
+    const auto runtime = decode::Runtime::build(from, options, rank);
+    runtime.warm_up();
+    const std::int64_t in_use = rank.memory.current();
+    for (std::size_t position = 0; position < 2; ++position) {
+      const ExpertKind kind = runtime.layers()[position].kind;
+      for (const std::int64_t tokens : {1, 5, 8}) {
+        const decode::Inputs in =
+            decode::make_inputs(1, static_cast<std::int64_t>(position), tokens, kind, {8, 128, 4});
+        decode::StepInputs step{tokens, in.x, {}, {}, in.ids, in.weights, nullptr, {}, {}};
+        if (kind == ExpertKind::bf16) step = {tokens, in.x, {}, {}, {}, {}, &runtime.router(), in.logits, {}};
+        for (const Mode mode : {Mode::ep, Mode::tp}) {
+          rank.group.barrier("the counted step");
+          const std::int64_t before = allocations;
+          (void)runtime.execute(position, mode, step);
+          EXPECT_EQ(allocations - before, 0)
+              << "layer " << position << ", " << tokens << " tokens, " << decode::name(mode);
+        }
+      }
+    }
+    EXPECT_EQ(rank.memory.current(), in_use);
+  });
+}
+
 TEST(Allocation, TheCountersCount) {
   const std::int64_t elsewhere = all_allocations;
   std::thread([] {

@@ -69,6 +69,59 @@ TEST(MemoryPlan, IsWhatARuntimeTakes) {
   }
 }
 
+// The same where tails want more: sums of sliced experts, rows of other ranks, all ranks' summed rows.
+TEST(MemoryPlan, KnowsWhatTailsTake) {
+  const Synthetic model(8, 128, 1024, {1}, 2);
+  const checkpoint::Checkpoint from = model.open();
+  using tail::Kind;
+  using tail::RowSum;
+  for (const tail::Options tail :
+       {tail::Options{Kind::exact, RowSum::reduce_scatter}, tail::Options{Kind::exact, RowSum::all_reduce},
+        tail::Options{Kind::fast, RowSum::all_reduce}})
+    for (const auto& [ranks, tp] : {std::pair{2, true}, std::pair{4, false}, std::pair{1, false}})
+      for (const std::int64_t tokens : {1, 3, 37}) {
+        MemoryRequest request{.experts = 8,
+                              .hidden = 128,
+                              .intermediate = 1024,
+                              .top_k = 4,
+                              .nvfp4_layers = 1,
+                              .bf16_layers = 1};
+        request.ep = ranks;
+        request.tp = tp ? ranks : 1;
+        request.tokens = tokens;
+        const std::int64_t fast = decode::memory_plan(request).buffers;
+        request.tail = tail;
+        const decode::MemoryPlan plan = decode::memory_plan(request);
+        EXPECT_GE(plan.buffers, fast);
+        on_ranks({ranks, 1, {}}, [&](const decode::Rank& rank) {
+          decode::RuntimeOptions options;
+          options.expert_tp = tp;
+          options.max_tokens = tokens;
+          options.tail = tail;
+          const auto runtime = decode::Runtime::build(from, options, rank);
+          EXPECT_EQ(runtime.footprint().steps, plan.buffers) << ranks << " ranks, " << tokens << " tokens";
+          EXPECT_EQ(rank.memory.current(), plan.steady);
+        });
+      }
+}
+
+TEST(MemoryPlan, RefusesExactTailsWhereTheyCannotBe) {
+  MemoryRequest request{.experts = 6, .hidden = 128, .intermediate = 3072, .top_k = 2, .nvfp4_layers = 1};
+  request.tail.kind = tail::Kind::exact;
+  request.ep = request.tp = 3;
+  EXPECT_FALSE(decode::unsupported(request));
+  request.ep = request.tp = 2;
+  ASSERT_TRUE(decode::unsupported(request));
+  EXPECT_EQ(decode::unsupported(request)->kind, ErrorKind::unsupported);
+  EXPECT_NE(decode::unsupported(request)->text.find("exact tp: 1, 3, 6"), std::string::npos);
+  request.tp = 1;
+  EXPECT_FALSE(decode::unsupported(request));
+  request.ep = request.tp = 3;
+  request.input = op::Input::bf16;
+  ASSERT_TRUE(decode::unsupported(request));
+  EXPECT_NE(decode::unsupported(request)->text.find("W4A16"), std::string::npos);
+}
+
 // Plan, build and backend ask one question, so that nothing is planned which cannot be bound.
 TEST(MemoryPlan, AsksTheBackendForTheShape) {
   MemoryRequest request = small_request(0, 1);

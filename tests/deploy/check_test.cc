@@ -132,7 +132,8 @@ TEST(Checks, Placement) {
   c.run->ranks = 4;
   const Check ep = check(c, "placement");
   EXPECT_TRUE(ep.ok());
-  EXPECT_TRUE(ep.notes.at(0).starts_with("EP alone (--mode ep): expert TP is not possible")) << ep.notes.at(0);
+  EXPECT_TRUE(ep.notes.at(0).starts_with("EP alone (--mode ep): expert TP is not possible"))
+      << ep.notes.at(0);
   c.run->tp = 4;
   EXPECT_FALSE(check(c, "placement").ok());
 }

@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <random>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "kerf/numeric/rank_sum.h"
@@ -47,6 +50,81 @@ TEST(CanonicalDot, SlicesOfWholeNodesAddUpToTheWhole) {
   }
   EXPECT_EQ(std::bit_cast<std::uint32_t>(sum.sum()),
             std::bit_cast<std::uint32_t>(canonical_dot(kBlocks, d, s)));
+}
+
+// The tree drawn by the words of the rule: every node's [first, end).
+using Nodes = std::set<std::pair<std::int64_t, std::int64_t>>;
+void draw(Nodes& nodes, std::int64_t first, std::int64_t end) {
+  nodes.insert({first, end});
+  if (end - first < 2) return;
+  std::int64_t left = 1;
+  while (2 * left < end - first) left *= 2;
+  draw(nodes, first, first + left);
+  draw(nodes, first + left, end);
+}
+
+TEST(SegmentTree, KnowsItsNodes) {
+  for (std::int64_t n = 1; n <= 40; ++n) {
+    Nodes nodes;
+    draw(nodes, 0, n);
+    EXPECT_EQ(nodes.size(), static_cast<std::size_t>(2 * n - 1));
+    for (std::int64_t first = 0; first < n; ++first)
+      for (std::int64_t end = first + 1; end <= n; ++end)
+        ASSERT_EQ(is_node(n, first, end - first), nodes.contains({first, end}))
+            << n << ": " << first << " " << end;
+  }
+}
+
+// Slices are nodes, one and all, just where their sums give the whole's bits by the rule for so many terms.
+TEST(SegmentTree, SlicesThatAreNodesGiveTheBitsOfTheWhole) {
+  std::mt19937 random(3);
+  int legal = 0;
+  for (std::int64_t n = 1; n <= 96; ++n) {
+    Nodes nodes;
+    draw(nodes, 0, n);
+    for (std::int64_t slices = 1; slices <= n; ++slices) {
+      if (n % slices != 0) continue;
+      const std::int64_t width = n / slices;
+      bool all = true;
+      for (std::int64_t s = 0; s < slices; ++s) all = all && nodes.contains({s * width, (s + 1) * width});
+      ASSERT_EQ(slices_are_nodes(512 * n, slices), all || slices == 1) << n << " in " << slices;
+      legal += all ? 1 : 0;
+      bool same = true;
+      for (int round = 0; round < 200 && same; ++round) {
+        BalancedSum whole;
+        BalancedSum of_slices;
+        for (std::int64_t s = 0; s < slices; ++s) {
+          BalancedSum slice;
+          for (std::int64_t i = 0; i < width; ++i) {
+            const auto term = static_cast<float>(static_cast<std::int32_t>(random()));
+            whole.add(term);
+            slice.add(term);
+          }
+          of_slices.add(slice.sum());
+        }
+        same = whole.sum() == of_slices.sum();
+      }
+      EXPECT_EQ(same, all) << n << " in " << slices;
+    }
+  }
+  EXPECT_GT(legal, 200);
+}
+
+TEST(SegmentTree, LegalSlicesOfTheWidthsThatModelsHave) {
+  const auto legal = [](std::int64_t values) {
+    std::vector<std::int64_t> out;
+    for (std::int64_t slices = 1; slices <= 64; ++slices)
+      if (slices_are_nodes(values, slices)) out.push_back(slices);
+    return out;
+  };
+  using List = std::vector<std::int64_t>;
+  EXPECT_EQ(legal(4096), (List{1, 2, 4, 8}));
+  EXPECT_EQ(legal(2048), (List{1, 2, 4}));
+  EXPECT_EQ(legal(3072), (List{1, 3, 6}));
+  EXPECT_EQ(legal(1536), (List{1, 3}));
+  EXPECT_EQ(legal(512), (List{1}));
+  EXPECT_EQ(legal(768), (List{1}));  // slices end inside a segment
+  EXPECT_FALSE(slices_are_nodes(4096, 0));
 }
 
 TEST(CanonicalDot, PaddingKWithZerosChangesNothing) {

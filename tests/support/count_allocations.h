@@ -1,17 +1,12 @@
-// Replaces operator new and delete of a test program to count allocations: this thread's, and those of all
-// threads. For one file of a program only: they are definitions.
+// Replaces operator new and delete of a test program to count allocations (allocations.h). For one file of a
+// program only: they are definitions.
 #pragma once
-
-#include <atomic>
 
 #include <cstdint>
 #include <cstdlib>
 #include <new>
 
-namespace kerf::test {
-inline thread_local std::int64_t allocations = 0;
-inline std::atomic<std::int64_t> all_allocations{0};
-}  // namespace kerf::test
+#include "tests/support/allocations.h"
 
 // Not inline: the compiler would see malloc meet delete and call it a mismatch.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {

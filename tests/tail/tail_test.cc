@@ -11,21 +11,17 @@
 #include "kerf/comm/local.h"
 #include "tests/support/count_allocations.h"
 #include "tests/support/npy.h"
-#include "tests/tail/plain.h"
+#include "tests/tail/cases.h"
 
 namespace kerf::tail {
 namespace {
 
+using test::all_norms;
+using test::make_ranks;
+using test::Placed;
+using test::plain_tail;
 using test::RankRows;
-using Rows = std::vector<std::uint16_t>;
-
-std::vector<std::optional<RouteNorm>> all_norms(std::int64_t hidden) {
-  std::vector<std::uint16_t> w;
-  for (std::int64_t h = 0; h < hidden; ++h) w.push_back(test::bf16(static_cast<float>(h % 7 - 3) / 8));
-  const auto gain = effective_gain(w, 1.0F);
-  return {std::nullopt, RouteNorm{{}, true, 1e-5F}, RouteNorm{gain, true, 1e-8F},
-          RouteNorm{gain, false, 1e-5F}};
-}
+using test::Rows;
 
 TEST(Finalize, GoldenF32Weights) {
   const RankRows rows{6,
@@ -36,7 +32,7 @@ TEST(Finalize, GoldenF32Weights) {
                       test::golden<std::int32_t>("final_e2p")};
   tensor::HostMemory memory;
   for (const int threads : {1, 2, 5}) {
-    const Scratch scratch(memory, 6, 4, 64, 1, threads);
+    const Scratch scratch(memory, {6, 4, 64, 1, threads, 1, {}});
     Rows out(6 * 64, 0xABCD);
     finalize(rows.view(), std::nullopt, Workers(threads), scratch, out);
     EXPECT_EQ(out, test::golden<std::uint16_t>("final_out_f32w"));
@@ -49,7 +45,7 @@ TEST(Finalize, GoldenBf16Weights) {
   const RankRows rows{
       6, 4, 64, test::golden<std::uint16_t>("final_rows"), weights, test::golden<std::int32_t>("final_e2p")};
   tensor::HostMemory memory;
-  const Scratch scratch(memory, 6, 4, 64, 1, 1);
+  const Scratch scratch(memory, {6, 4, 64, 1, 1, 1, {}});
   Rows out(6 * 64, 0xABCD);
   finalize(rows.view(), std::nullopt, Workers(1), scratch, out);
   EXPECT_EQ(out, test::golden<std::uint16_t>("final_out_bf16w"));
@@ -62,7 +58,7 @@ TEST(Finalize, GoldenOpOutputs) {
   const auto weights = test::golden<float>("op_weights");
   tensor::HostMemory memory;
   const Workers workers(2);
-  const Scratch scratch(memory, 5, 2, 256, 1, workers.size());
+  const Scratch scratch(memory, {5, 2, 256, 1, workers.size(), 1, {}});
   for (const auto& [name, first] : {std::pair{"op_out_tiny_op", 0}, std::pair{"op_out_tiny_op_ep", 2}}) {
     std::vector<std::int32_t> map;
     for (std::size_t r = 0; r < ids.size(); ++r)
@@ -90,7 +86,7 @@ TEST(Finalize, PlainBitsAtAnyThreadCount) {
           want.insert(want.end(), token.begin(), token.end());
         }
         for (const int threads : {1, 2, 3, 8}) {
-          const Scratch scratch(memory, tokens, 3, hidden, 1, threads);
+          const Scratch scratch(memory, {tokens, 3, hidden, 1, threads, 1, {}});
           Rows out(want.size(), 0xABCD);
           finalize(rows.view(), norm, Workers(threads), scratch, out);
           EXPECT_EQ(out, want);
@@ -101,78 +97,23 @@ TEST(Finalize, PlainBitsAtAnyThreadCount) {
 TEST(Finalize, ATokenWithoutRoutesIsPlusZero) {
   const auto rows = test::make_rows(2, 2, 64, {1, 1, 1, 1}, 3, [](std::size_t i) { return i >= 2; });
   tensor::HostMemory memory;
-  const Scratch scratch(memory, 2, 2, 64, 1, 1);
+  const Scratch scratch(memory, {2, 2, 64, 1, 1, 1, {}});
   Rows out(2 * 64, 0xABCD);
   finalize(rows.view(), std::nullopt, Workers(1), scratch, out);
   EXPECT_TRUE(std::all_of(out.begin(), out.begin() + 64, [](std::uint16_t v) { return v == 0; }));
   EXPECT_TRUE(std::any_of(out.begin() + 64, out.end(), [](std::uint16_t v) { return v != 0; }));
 }
 
-enum class Kind { ep, tp };
-
-// The op's outputs on every rank. EP: each route that exists is on one rank. TP: on all, as K-partials.
-std::vector<RankRows> make_ranks(Kind kind, int ranks, std::int64_t tokens, std::int64_t top_k,
-                                 std::int64_t hidden) {
-  const auto weights = test::make_weights(static_cast<std::size_t>(tokens * top_k), 9);
-  const auto exists = [&](std::size_t i) {
-    return i % 6 != 3 && static_cast<std::int64_t>(i) / top_k % 4 != 2;  // token 2 has no route at all
-  };
-  const auto n = static_cast<std::size_t>(ranks);
-  std::vector<RankRows> all;
-  for (std::size_t r = 0; r < n; ++r)
-    all.push_back(test::make_rows(
-        tokens, top_k, hidden, weights, static_cast<unsigned>(100 + r),
-        [&](std::size_t i) { return exists(i) && (kind == Kind::tp || (i * 5 + i / 3) % n == r); }));
-  return all;
-}
-
-Rows plain_tail(Kind kind, const std::vector<RankRows>& ranks, const std::optional<RouteNorm>& norm) {
-  const auto hidden = static_cast<std::size_t>(ranks[0].hidden);
-  const auto top_k = static_cast<std::size_t>(ranks[0].top_k);
-  Rows out;
-  for (std::size_t t = 0; t < static_cast<std::size_t>(ranks[0].tokens); ++t) {
-    const auto weights = std::span(ranks[0].weights).subspan(t * top_k, top_k);
-    if (kind == Kind::ep) {
-      std::vector<Rows> partials;
-      for (const RankRows& rank : ranks) {
-        std::vector<const std::uint16_t*> rows;
-        for (std::size_t k = 0; k < top_k; ++k) rows.push_back(rank.row(t * top_k + k));
-        partials.push_back(test::plain_token(rows, weights, hidden, norm));
-      }
-      for (std::size_t h = 0; h < hidden; ++h) {
-        Rows terms;
-        for (const Rows& partial : partials) terms.push_back(partial[h]);
-        out.push_back(test::plain_rank_sum(terms));
-      }
-      continue;
-    }
-    std::vector<Rows> sums(top_k);
-    std::vector<const std::uint16_t*> rows(top_k, nullptr);
-    for (std::size_t k = 0; k < top_k; ++k) {
-      if (ranks[0].map[t * top_k + k] < 0) continue;
-      for (std::size_t h = 0; h < hidden; ++h) {
-        Rows terms;
-        for (const RankRows& rank : ranks) terms.push_back(rank.row(t * top_k + k)[h]);
-        sums[k].push_back(test::plain_rank_sum(terms));
-      }
-      rows[k] = sums[k].data();
-    }
-    const auto token = test::plain_token(rows, weights, hidden, norm);
-    out.insert(out.end(), token.begin(), token.end());
-  }
-  return out;
-}
-
-void run_tail(Kind kind, const RankRows& rows, const std::optional<RouteNorm>& norm, comm::Group& group,
+void run_tail(Placed kind, const RankRows& rows, const std::optional<RouteNorm>& norm, comm::Group& group,
               const Workers& workers, const Scratch& scratch, Rows& out) {
-  if (kind == Kind::ep)
+  if (kind == Placed::ep)
     ep_tail(rows.view(), norm, group, workers, scratch, out);
   else
     tp_tail(rows.view(), norm, group, workers, scratch, out);
 }
 
 // Every rank's output.
-std::vector<Rows> run_ranks(Kind kind, const std::vector<RankRows>& ranks,
+std::vector<Rows> run_ranks(Placed kind, const std::vector<RankRows>& ranks,
                             const std::optional<RouteNorm>& norm, int threads = 1,
                             std::int64_t extra_tokens = 0) {
   std::vector<Rows> outs(ranks.size());
@@ -180,7 +121,8 @@ std::vector<Rows> run_ranks(Kind kind, const std::vector<RankRows>& ranks,
     const auto me = static_cast<std::size_t>(group.rank());
     const RankRows& rows = ranks[me];
     tensor::HostMemory memory;
-    const Scratch scratch(memory, rows.tokens + extra_tokens, rows.top_k, rows.hidden, group.size(), threads);
+    const Scratch scratch(
+        memory, {rows.tokens + extra_tokens, rows.top_k, rows.hidden, group.size(), threads, 1, {}});
     for (const auto& tensor : {&scratch.rows, &scratch.reduced, &scratch.partial, &scratch.values})
       std::fill(tensor->bytes().begin(), tensor->bytes().end(), std::byte{0xFF});  // NaN in every type
     outs[me].assign(static_cast<std::size_t>(rows.tokens * rows.hidden), 0xABCD);
@@ -189,9 +131,9 @@ std::vector<Rows> run_ranks(Kind kind, const std::vector<RankRows>& ranks,
   return outs;
 }
 
-class Tails : public testing::TestWithParam<Kind> {};
-INSTANTIATE_TEST_SUITE_P(Both, Tails, testing::Values(Kind::ep, Kind::tp),
-                         [](const auto& made) { return made.param == Kind::ep ? "ep" : "tp"; });
+class Tails : public testing::TestWithParam<Placed> {};
+INSTANTIATE_TEST_SUITE_P(Both, Tails, testing::Values(Placed::ep, Placed::tp),
+                         [](const auto& made) { return made.param == Placed::ep ? "ep" : "tp"; });
 
 TEST_P(Tails, PlainBitsOnEveryRank) {
   for (const int ranks : {1, 2, 3, 4, 5, 6, 7, 8})
@@ -261,7 +203,7 @@ TEST_P(Tails, NegativeZerosAndTinySums) {
       EXPECT_EQ(out, want);
       for (std::size_t h = 0; h < 64; h += 2) EXPECT_EQ(out[h], 0);
     }
-    if (GetParam() == Kind::ep) {
+    if (GetParam() == Placed::ep) {
       EXPECT_EQ(want[1], 0) << "0.25 * 2^-133 is below half of bf16's least";
     }
   }
@@ -276,7 +218,7 @@ TEST_P(Tails, NothingIsAllocated) {
     const RankRows& mine = rows[static_cast<std::size_t>(group.rank())];
     tensor::HostMemory memory;
     const Workers workers(1);
-    const Scratch scratch(memory, 4, 2, hidden, 3, 1);
+    const Scratch scratch(memory, {4, 2, hidden, 3, 1, 1, {}});
     Rows out(static_cast<std::size_t>(4 * hidden));
     run_tail(GetParam(), mine, norm, group, workers, scratch, out);
     const std::int64_t before = test::allocations;
@@ -294,7 +236,7 @@ TEST_P(Tails, WrongSizesAreBugs) {
                            std::int64_t scratch_tokens, int scratch_workers) {
     return attempt([&] {
       comm::run_local(1, {}, [&](comm::Group& group) {
-        const Scratch scratch(memory, scratch_tokens, 2, 64, 1, scratch_workers);
+        const Scratch scratch(memory, {scratch_tokens, 2, 64, 1, scratch_workers, 1, {}});
         Rows out(out_size);
         run_tail(GetParam(), rows, norm, group, Workers(2), scratch, out);
       });

@@ -1,5 +1,7 @@
 // bf16 rows in: NVFP4 weights (W4A16) and BF16 weights. What GEMM2 reads is the
 // activation's result, rounded to bf16 one time.
+#include <string_view>
+
 #include "kerf/numeric/bf16.h"
 #include "kerf/op/cpu/bodies.h"
 #include "kerf/op/cpu/body.h"
@@ -36,7 +38,8 @@ class FloatBody final : public internal::Bound {
 
   void body(const Tokens& tokens, const routing::MetadataShape& s, const routing::Metadata& metadata,
             Tactic tactic, const Workers& workers, std::span<std::byte> workspace,
-            std::span<std::uint16_t> rows) const override {
+            const RowBuffer& out_rows) const override {
+    const std::span<std::uint16_t> rows = internal::finished_rows(out_rows, Weights::name);
     const Step<Space> step(*this, tokens, s, metadata, tactic, workspace, rows.size());
     if (step.groups.empty()) return;
     const auto [n, hidden, inter] = shape();
@@ -86,6 +89,7 @@ class FloatBody final : public internal::Bound {
 
 class W4a16Weights {
  public:
+  static constexpr std::string_view name = "NVFP4 experts with bf16 rows (W4A16)";
   W4a16Weights(const Nvfp4Args& args, const Kernels& kernels) : w_(args), kernels_(kernels) {}
 
   // Every 16 values are kept as 8 even, then 8 odd ones, as the codes' nibbles come apart.
@@ -115,6 +119,7 @@ class W4a16Weights {
 
 class Bf16TileWeights {
  public:
+  static constexpr std::string_view name = "BF16 experts";
   Bf16TileWeights(const Bf16Args& args, const Kernels& kernels) : w_(args), kernels_(kernels) {}
 
   static std::int64_t place(std::int64_t k) { return k; }

@@ -39,8 +39,8 @@ class Nvfp4Body final : public internal::Bound {
 
   void body(const Tokens& tokens, const routing::MetadataShape& s, const routing::Metadata& metadata,
             Tactic tactic, const Workers& workers, std::span<std::byte> workspace,
-            std::span<std::uint16_t> rows) const override {
-    const Step<Space> step(*this, tokens, s, metadata, tactic, workspace, rows.size());
+            const RowBuffer& rows) const override {
+    const Step<Space> step(*this, tokens, s, metadata, tactic, workspace, internal::elements(rows));
     if (step.groups.empty()) return;
     const auto [n, hidden, inter] = w_.shape;
     const std::int64_t in_chunks = chunks_of(hidden);
@@ -79,9 +79,14 @@ class Nvfp4Body final : public internal::Bound {
           in[static_cast<std::size_t>(t)] = step.space.intermediate.data() + (first + t) * mid_chunks;
         alignas(64) std::array<float, most_rows_a_pass * tile_rows> dots;
         kernels_->dots_nvfp4(weights, in.data(), count, dots.data());
-        for (int t = 0; t < count; ++t)
-          write_row(dots.data() + t * tile_rows, scale, tile,
-                    rows.data() + step.entry(first + t).row * hidden);
+        for (int t = 0; t < count; ++t) {
+          const float* mine = dots.data() + t * tile_rows;
+          const std::int64_t at = step.entry(first + t).row * hidden;
+          if (const auto* sums = std::get_if<std::span<float>>(&rows))
+            write_sums(mine, tile, sums->data() + at);
+          else
+            write_row(mine, scale, tile, std::get<std::span<std::uint16_t>>(rows).data() + at);
+        }
       });
     });
   }

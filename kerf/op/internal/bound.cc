@@ -118,4 +118,17 @@ void check_body(const RoutedExperts& experts, const Tokens& tokens, const routin
   }
 }
 
+std::size_t elements(const RowBuffer& rows) {
+  return std::visit([](const auto& span) { return span.size(); }, rows);
+}
+
+std::span<std::uint16_t> finished_rows(const RowBuffer& rows, std::string_view experts) {
+  if (const auto* finished = std::get_if<std::span<std::uint16_t>>(&rows)) return *finished;
+  fail(
+      ErrorKind::unsupported,
+      "f32 rows (canonical sums) were asked of {}, which have none; NVFP4 experts with quantised rows (W4A4) "
+      "do",
+      experts);
+}
+
 }  // namespace kerf::op::internal

@@ -64,4 +64,10 @@ class Bound : public RoutedExperts {
 void check_body(const RoutedExperts& experts, const Tokens& tokens, const routing::MetadataShape& shape,
                 const routing::Metadata& metadata, std::size_t rows);
 
+// Elements of the buffer, of either kind.
+std::size_t elements(const RowBuffer& rows);
+
+// The bf16 rows; Error{unsupported} where sums are asked of experts that have none. experts: "BF16 experts".
+std::span<std::uint16_t> finished_rows(const RowBuffer& rows, std::string_view experts);
+
 }  // namespace kerf::op::internal

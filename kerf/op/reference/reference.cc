@@ -2,6 +2,7 @@
 
 #include <array>
 #include <memory>
+#include <type_traits>
 
 #include "kerf/base/format.h"
 #include "kerf/layout/rows.h"
@@ -106,13 +107,23 @@ class Nvfp4Reference final : public ReferenceBase {
         w_(args) {}
 
   void body(const Tokens& tokens, const routing::MetadataShape& shape, const routing::Metadata& metadata,
-            Tactic, const Workers& workers, std::span<std::byte>,
-            std::span<std::uint16_t> rows) const override {
-    internal::check_body(*this, tokens, shape, metadata, rows.size());
-    for_each_row(shape, metadata, workers, [&](std::int64_t e, std::int64_t token, std::int64_t row) {
-      std::uint16_t* out = rows.data() + row * w_.shape.hidden;
-      input() == Input::nvfp4 ? quantised(e, tokens, token, out) : half(e, tokens, token, out);
-    });
+            Tactic, const Workers& workers, std::span<std::byte>, const RowBuffer& rows) const override {
+    internal::check_body(*this, tokens, shape, metadata, internal::elements(rows));
+    const std::int64_t hidden = w_.shape.hidden;
+    if (input() == Input::bf16) {
+      const auto out = internal::finished_rows(rows, "NVFP4 experts with bf16 rows (W4A16)");
+      for_each_row(shape, metadata, workers, [&](std::int64_t e, std::int64_t token, std::int64_t row) {
+        half(e, tokens, token, out.data() + row * hidden);
+      });
+      return;
+    }
+    std::visit(
+        [&](const auto& out) {
+          for_each_row(shape, metadata, workers, [&](std::int64_t e, std::int64_t token, std::int64_t row) {
+            quantised(e, tokens, token, out.data() + row * hidden);
+          });
+        },
+        rows);
   }
 
  private:
@@ -125,7 +136,9 @@ class Nvfp4Reference final : public ReferenceBase {
     return {w_.w2 + e * h * (i / 2), w_.w2_sf + e * h * (i / 16), i};
   }
 
-  void quantised(std::int64_t e, const Tokens& tokens, std::int64_t token, std::uint16_t* out) const {
+  // Out: std::uint16_t for finished rows, float for sums.
+  template <typename Out>
+  void quantised(std::int64_t e, const Tokens& tokens, std::int64_t token, Out* out) const {
     const auto [n, hidden, inter] = w_.shape;
     const ExpertScalars& s = w_.scalars[static_cast<std::size_t>(e)];
     const std::uint8_t* a = tokens.a.data() + token * hidden / 2;
@@ -144,9 +157,13 @@ class Nvfp4Reference final : public ReferenceBase {
       std::copy(block.codes.begin(), block.codes.end(), codes.begin() + 8 * b);
     }
     const Nvfp4Matrix second = w2(e);
-    for (std::int64_t h = 0; h < hidden; ++h)
-      out[h] = numeric::f32_to_bf16(s.scale_down *
-                                    second.dot(layout::w2_converted(h), codes.data(), scales.data()));
+    for (std::int64_t h = 0; h < hidden; ++h) {
+      const float sum = second.dot(layout::w2_converted(h), codes.data(), scales.data());
+      if constexpr (std::is_same_v<Out, float>)
+        out[h] = sum;
+      else
+        out[h] = numeric::f32_to_bf16(s.scale_down * sum);
+    }
   }
 
   void half(std::int64_t e, const Tokens& tokens, std::int64_t token, std::uint16_t* out) const {
@@ -176,9 +193,9 @@ class Bf16Reference final : public ReferenceBase {
         w_(args) {}
 
   void body(const Tokens& tokens, const routing::MetadataShape& shape, const routing::Metadata& metadata,
-            Tactic, const Workers& workers, std::span<std::byte>,
-            std::span<std::uint16_t> rows) const override {
-    internal::check_body(*this, tokens, shape, metadata, rows.size());
+            Tactic, const Workers& workers, std::span<std::byte>, const RowBuffer& out_rows) const override {
+    internal::check_body(*this, tokens, shape, metadata, internal::elements(out_rows));
+    const std::span<std::uint16_t> rows = internal::finished_rows(out_rows, "BF16 experts");
     const auto [n, hidden, inter] = w_.shape;
     for_each_row(shape, metadata, workers, [&](std::int64_t e, std::int64_t token, std::int64_t row) {
       const ExpertScalars& s = w_.scalars[static_cast<std::size_t>(e)];

@@ -1,0 +1,25 @@
+// Where exact tails can run: every slice of an expert must be a node of the tree that sums over K.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kerf/base/error.h"
+#include "kerf/checkpoint/checkpoint.h"
+#include "kerf/decode/layer.h"
+#include "kerf/op/op.h"
+
+namespace kerf::decode {
+
+// Nothing where the sums of `slices` slices of experts of intermediate width I give the whole's sum bit for
+// bit; otherwise unsupported, with the numbers of slices for which they do.
+Verdict exact_refused(std::int64_t intermediate, std::int64_t slices);
+
+// The same for `layers` of a checkpoint whose NVFP4 experts are given `input`. Cut layers need canonical sums
+// besides, which W4A16 does not have; BF16 layers are never cut. Reads global scales at most, no weights.
+Verdict exact_refused(const checkpoint::Checkpoint& from, std::span<const std::int64_t> layers,
+                      op::Input input, std::int64_t slices);
+// The same for layers that are bound.
+Verdict exact_refused(std::span<const Layer> layers, std::int64_t slices);
+
+}  // namespace kerf::decode

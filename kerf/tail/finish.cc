@@ -1,0 +1,62 @@
+#include "kerf/tail/internal/finish.h"
+
+#include "kerf/numeric/bf16.h"
+#include "kerf/tail/internal/checks.h"
+
+namespace kerf::tail::internal {
+
+namespace {
+
+// The values of one worker: the sum of a token, and the normed row of the route at hand.
+struct Values {
+  std::span<float> sum, row;  // [H]
+};
+Values values_of(const Scratch& scratch, int worker, std::int64_t hidden) {
+  const auto all = scratch.values.as<float>();
+  return {row_at(all, 2 * worker, hidden), row_at(all, 2 * worker + 1, hidden)};
+}
+
+// sum = fma(weight, the row (normed), sum)
+void add_route(std::span<const std::uint16_t> row, float weight, const std::optional<RouteNorm>& norm,
+               const Values& values) {
+  if (norm) {
+    norm_row(row, *norm, values.row);
+  } else {
+    std::transform(row.begin(), row.end(), values.row.begin(), numeric::bf16_to_f32);
+  }
+  for (std::size_t h = 0; h < row.size(); ++h) values.sum[h] = std::fma(weight, values.row[h], values.sum[h]);
+}
+
+}  // namespace
+
+void end_tokens(const Call& call, std::int64_t first, std::int64_t count, std::span<std::uint16_t> to,
+                RowOf row_of) {
+  const op::Unfinalized& rows = call.rows;
+  check_room("values", call.scratch.values,
+             std::int64_t{call.workers.size()} * 2 * rows.hidden * static_cast<std::int64_t>(sizeof(float)));
+  call.workers.for_each(static_cast<std::size_t>(count), [&](std::size_t task, int worker) {
+    const auto local = static_cast<std::int64_t>(task);
+    const auto target = row_at(to, local, rows.hidden);
+    const Values values = values_of(call.scratch, worker, rows.hidden);
+    std::fill(values.sum.begin(), values.sum.end(), 0.0F);
+    const std::int64_t token = first + local;
+    const std::int64_t end = token < rows.tokens ? (token + 1) * rows.top_k : 0;
+    for (std::int64_t i = token * rows.top_k; i < end; ++i)
+      if (const auto row = row_of(i); !row.empty())
+        add_route(row, rows.weights[static_cast<std::size_t>(i)], call.norm, values);
+    std::transform(values.sum.begin(), values.sum.end(), target.begin(), numeric::f32_to_bf16);
+  });
+}
+
+void gather_tokens(const Call& call, std::span<const std::uint16_t> mine, std::int64_t share,
+                   comm::Group& group, std::string_view what) {
+  const std::int64_t padded = share * group.size();
+  const bool even = padded == call.rows.tokens;  // then the output takes the gathered tokens as they come
+  if (!even) check_room("partial", call.scratch.partial, padded * call.rows.hidden * bf16_bytes);
+  const auto all =
+      even ? call.out : rows_at(call.scratch.partial.as<std::uint16_t>(), 0, padded, call.rows.hidden);
+  group.all_gather(std::as_bytes(mine), std::as_writable_bytes(all), what);
+  if (!even) std::copy_n(all.begin(), call.out.size(), call.out.begin());
+}
+
+}  // namespace kerf::tail::internal

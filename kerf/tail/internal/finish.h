@@ -1,0 +1,51 @@
+// What all tails share: a call's arguments, rows of a buffer, and the end of a token.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "kerf/base/function_ref.h"
+#include "kerf/tail/tail.h"
+
+namespace kerf::tail::internal {
+
+inline constexpr std::int64_t bf16_bytes = 2;
+
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
+
+// Row `row` of a buffer [n, width].
+template <typename T>
+std::span<T> row_at(std::span<T> rows, std::int64_t row, std::int64_t width) {
+  return rows.subspan(static_cast<std::size_t>(row * width), static_cast<std::size_t>(width));
+}
+// Rows [first, first + count).
+template <typename T>
+std::span<T> rows_at(std::span<T> rows, std::int64_t first, std::int64_t count, std::int64_t width) {
+  return rows.subspan(static_cast<std::size_t>(first * width), static_cast<std::size_t>(count * width));
+}
+
+// The arguments of a tail.
+struct Call {
+  const op::Unfinalized& rows;
+  const std::optional<RouteNorm>& norm;
+  const Workers& workers;
+  const Scratch& scratch;
+  std::span<std::uint16_t> out;  // [T, H]
+};
+
+// Route i's finished row [H]; empty: passed over.
+using RowOf = FunctionRef<std::span<const std::uint16_t>(std::int64_t route)>;
+
+// Ends tokens [first, first + count) into `to` [count, H]: their routes, k ascending from +0, one rounding. A
+// token past the step's last gives zeros.
+void end_tokens(const Call& call, std::int64_t first, std::int64_t count, std::span<std::uint16_t> to,
+                RowOf row_of);
+
+// Collective: every rank's `share` ended tokens, ranks ascending, into the call's output.
+void gather_tokens(const Call& call, std::span<const std::uint16_t> mine, std::int64_t share,
+                   comm::Group& group, std::string_view what);
+
+}  // namespace kerf::tail::internal
