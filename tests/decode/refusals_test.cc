@@ -60,7 +60,7 @@ class Altered : public op::RoutedExperts {
   }
   void body(const op::Tokens& tokens, const routing::MetadataShape& shape, const routing::Metadata& metadata,
             op::Tactic tactic, const Workers& workers, std::span<std::byte> workspace,
-            std::span<std::uint16_t> rows) const override {
+            const op::RowBuffer& rows) const override {
     below_->body(tokens, shape, metadata, tactic, workers, workspace, rows);
   }
 
