@@ -1,0 +1,84 @@
+// How fast a projection of the block around the experts runs, against a plain read of the same weight, in
+// turns in one run. Options of the program: --rows --columns (4096 8192: Muse Spark's, 64 MiB) --threads
+// --pairs.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "kerf/block/internal/kernels.h"
+#include "kerf/block/project.h"
+#include "kerf/numeric/bf16.h"
+#include "kerf/tensor/storage.h"
+#include "tests/support/experts.h"
+
+namespace {
+
+using namespace kerf;
+using Clock = std::chrono::steady_clock;
+
+double seconds(Clock::time_point since) {
+  return std::chrono::duration<double>(Clock::now() - since).count();
+}
+
+std::int64_t option(int argc, char** argv, const std::string& name, std::int64_t fallback) {
+  for (int i = 1; i + 1 < argc; ++i)
+    if (argv[i] == "--" + name) return std::atoll(argv[i + 1]);
+  return fallback;
+}
+
+double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return v[v.size() / 2];
+}
+
+// Reads all of the weight once, on all threads: the floor of a step.
+double read_once(std::span<const std::uint64_t> words, const Workers& workers) {
+  constexpr std::size_t piece = std::size_t{1} << 15;
+  std::vector<std::uint64_t> sums((words.size() + piece - 1) / piece);
+  const auto start = Clock::now();
+  workers.for_each(sums.size(), [&](std::size_t i, int) {
+    std::uint64_t sum = 0;
+    for (const std::uint64_t w : words.subspan(i * piece, std::min(piece, words.size() - i * piece)))
+      sum ^= w;
+    sums[i] = sum;
+  });
+  const double t = seconds(start);
+  // Looking at the sums keeps the reads; the time is already taken.
+  return std::count(sums.begin(), sums.end(), 0x123456789ULL) < 0 ? 0.0 : t;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::int64_t rows = option(argc, argv, "rows", 4096);
+  const std::int64_t columns = option(argc, argv, "columns", 8192);
+  const std::int64_t pairs = option(argc, argv, "pairs", 9);
+  const Workers workers(static_cast<int>(option(argc, argv, "threads", available_cores())));
+  tensor::HostMemory memory;
+  const tensor::Tensor weight(memory, tensor::Dtype::bf16, {rows, columns});
+  test::Random random(1);
+  for (std::uint16_t& v : weight.as<std::uint16_t>()) v = numeric::f32_to_bf16(random.normal());
+  const block::Matrix matrix{rows, columns, weight.as<const std::uint16_t>()};
+  std::printf("[%ld, %ld] bf16, %d threads, %s\n", static_cast<long>(rows), static_cast<long>(columns),
+              workers.size(), block::internal::best_kernels().isa);
+  for (const std::int64_t tokens : {1, 2, 4, 8}) {
+    std::vector<std::uint16_t> x(static_cast<std::size_t>(tokens * columns));
+    for (std::uint16_t& v : x) v = numeric::f32_to_bf16(random.normal());
+    std::vector<std::uint16_t> out(static_cast<std::size_t>(tokens * rows));
+    std::vector<double> steps, reads, fractions;
+    for (std::int64_t i = 0; i < pairs; ++i) {
+      const auto start = Clock::now();
+      block::project(matrix, tokens, x, workers, std::span(out));
+      steps.push_back(seconds(start));
+      reads.push_back(read_once(weight.as<const std::uint64_t>(), workers));
+      fractions.push_back(reads.back() / steps.back());
+    }
+    std::printf("T %2ld  projection %8.3f ms  read %8.3f ms (%5.1f GB/s)  fraction %.2f\n",
+                static_cast<long>(tokens), 1e3 * median(steps), 1e3 * median(reads),
+                1e-9 * static_cast<double>(weight.bytes().size()) / median(reads), median(fractions));
+  }
+  return 0;
+}
