@@ -22,6 +22,7 @@ void add_inspect(CLI::App& app, Context& context);
 void add_plan(CLI::App& app, Context& context);
 void add_run(CLI::App& app, Context& context);
 void add_synth(CLI::App& app, Context& context);
+void add_tune(CLI::App& app, Context& context);
 void add_verify(CLI::App& app, Context& context);
 
 }  // namespace kerf::cli

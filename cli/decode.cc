@@ -23,6 +23,9 @@ struct Options {
   std::uint64_t seed = 1;
   double seconds = 2.0;
   std::string tail = "fast";
+  std::optional<std::string> tactics;
+  double tune_seconds = 0;
+  std::string tactic_cache;
 };
 
 std::vector<tail::Kind> tails_of(const Options& o) {
@@ -79,6 +82,16 @@ std::string activation_text(const decode::Report& r, const Options& o) {
              : "bf16 (W4A16: the checkpoint has no input scales, weight-only)";
 }
 
+// What the tuner of stock experts found; null where it was not asked for.
+Json tuned_json(const decode::Report& r) {
+  const decode::StockTactics& s = r.stock_tactics;
+  if (s.found.cached + s.found.timed + s.found.left == 0) return {};
+  Json tuned = Json::array();
+  for (const decode::TunedTactic& t : s.tuned)
+    tuned.push_back({{"tokens", t.tokens}, {"tile", t.tactic.tile}, {"config", t.tactic.config}});
+  return {{"cached", s.found.cached}, {"timed", s.found.timed}, {"left", s.found.left}, {"tuned", tuned}};
+}
+
 Json json_of(const decode::Report& r, const Options& o) {
   Json reshard;
   Json probe;
@@ -124,6 +137,7 @@ Json json_of(const decode::Report& r, const Options& o) {
                  {"pinned", r.tactic.pinned},
                  {"preference", r.tactic.pinned ? Json(r.tactic.preference) : Json()},
                  {"of", r.tactic.of}}},
+               {"stock_tactics", tuned_json(r)},
                {"steps", steps}};
   if (block) {
     json["checkpoint"]["model_hidden"] = c.model_hidden;
@@ -230,6 +244,14 @@ void print(const decode::Report& r, const Options& o, Output& out) {
   out.line("tactic      tile {}, config {}: {}", r.tactic.tile, r.tactic.config,
            r.tactic.pinned ? fmt::format("pinned, preference {} of {}", r.tactic.preference + 1, r.tactic.of)
                            : std::string("the op's default"));
+  if (const decode::TuneReport& t = r.stock_tactics.found; t.cached + t.timed + t.left > 0) {
+    std::string tuned;
+    for (const decode::TunedTactic& at : r.stock_tactics.tuned)
+      tuned += fmt::format("{}{}: {}/{}", tuned.empty() ? "; tokens: tile/config " : ", ", at.tokens,
+                           at.tactic.tile, at.tactic.config);
+    out.line("tuner       stock experts: {} of {} timed, {} from the cache{}", t.timed,
+             counted(t.cached + t.timed + t.left, "bucket"), t.cached, tuned);
+  }
   out.line("memory      a rank: stock experts {}, sliced experts {}, buffers of a step {}",
            bytes_text(r.footprint.stock), bytes_text(r.footprint.sliced), bytes_text(r.footprint.steps));
   print_tails(o, out);
@@ -251,6 +273,8 @@ void run(const Options& o, Context& context) {
   options.seed = o.seed;
   options.seconds = o.seconds;
   options.tails = tails_of(o);
+  if (o.tactics) options.lists = tactics::read_lists(*o.tactics);
+  options.tune = {o.tune_seconds, o.tactic_cache};
 
   std::optional<decode::Report> report;
   {
@@ -306,6 +330,19 @@ void add_decode(CLI::App& app, Context& context) {
   command->add_option("--seconds", o->seconds, "Measure each mode and batch about so long")
       ->capture_default_str()
       ->check(seconds_number(86'400));
+  command
+      ->add_option("--tactics", o->tactics,
+                   "Lists of preferred tactics that kerf tune wrote, in place of those built in")
+      ->check(not_empty());
+  command
+      ->add_option("--tune-seconds", o->tune_seconds,
+                   "Time tactics of stock experts about so long before decoding; 0: the op's default runs")
+      ->capture_default_str()
+      ->check(seconds_number(86'400));
+  command
+      ->add_option("--tactic-cache", o->tactic_cache,
+                   "File that keeps what was timed, and that it is taken from at the next start")
+      ->check(not_empty());
   command->callback([o, &context] { run(*o, context); });
 }
 

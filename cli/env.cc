@@ -25,6 +25,8 @@ Json report() {
           {"build_type", build_type()},
           {"cores", available_cores()},
           {"backends", std::move(backends)},
+          {"package", op::backend("cpu").package()},
+          {"device", op::backend("cpu").device()},
           {"groups", std::move(groups)},
           {"absent", std::move(absent)},
           {"variables", std::move(variables)},
@@ -42,6 +44,8 @@ void print(const Json& r, Output& out) {
            r["build_type"].get<std::string>());
   out.line("cores      {}", r["cores"].get<int>());
   out.line("backends   {}", joined(r["backends"]));
+  out.line("package    {} (kernels of backend cpu)", r["package"].get<std::string>());
+  out.line("device     {}", r["device"].get<std::string>());
   out.line("groups     {}", joined(r["groups"]));
   for (const auto& [name, why] : r["absent"].items()) out.line("{:<10} {}", name, why.get<std::string>());
   out.line("");

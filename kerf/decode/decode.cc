@@ -213,6 +213,8 @@ Report run(const checkpoint::Checkpoint& from, const Options& options, const Ran
   building.preferred = options.preferred;
   if (std::count(options.tails.begin(), options.tails.end(), tail::Kind::exact) > 0)
     building.tail.kind = tail::Kind::exact;
+  building.lists = options.lists;
+  building.tune = options.tune;
   building.progress = options.progress;
   const Runtime runtime = Runtime::build(from, building, rank);
   runtime.warm_up();
@@ -230,6 +232,7 @@ Report run(const checkpoint::Checkpoint& from, const Options& options, const Ran
   report.block = options.block;
   report.probe_limit = options.probe.limit;
   report.tactic = tactic_of(runtime, options.batches.front());
+  report.stock_tactics = {runtime.tuning(), runtime.plan().prepared_for(layers.front(), Mode::ep).tuned};
   report.footprint = largest(runtime.footprint(), rank.group);
   const auto steps =
       static_cast<std::int64_t>(options.modes.size() * options.batches.size() * options.tails.size());

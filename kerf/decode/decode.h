@@ -24,8 +24,10 @@ struct Options {
   ProbeOptions probe;
   int repetitions = 5;   // of every layer's step, at least
   double seconds = 2.0;  // a mode and batch is measured about so long where 5 repetitions take less
-  std::vector<op::Tactic> preferred;                   // of sliced experts, best first
+  std::vector<op::Tactic> preferred;                   // of sliced experts: RuntimeOptions
   std::vector<tail::Kind> tails = {tail::Kind::fast};  // each mode and batch is measured with each
+  std::vector<tactics::PreferredList> lists = tactics::measured_lists();
+  TuneOptions tune;
   Progress progress;
 };
 
@@ -60,6 +62,12 @@ struct TacticReport {
   int of = 0;
 };
 
+// The tactics of stock experts, where the tuner was asked for.
+struct StockTactics {
+  TuneReport found;
+  std::vector<TunedTactic> tuned;  // of the first layer's kind
+};
+
 struct Report {
   Facts checkpoint;
   int ranks = 0;
@@ -71,6 +79,7 @@ struct Report {
   BlockKind block = BlockKind::none;
   double probe_limit = 0;
   TacticReport tactic;
+  StockTactics stock_tactics;
   Footprint footprint;  // of the rank that has most
   std::vector<StepReport> steps;
 };

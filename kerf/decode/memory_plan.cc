@@ -48,16 +48,21 @@ std::vector<Held> held(const MemoryRequest& r) {
   return out;
 }
 
-// What every layer's step shares, at the tiles that the op's default tactic has.
+// What every layer's step shares: as much as make_plan() finds at any tactic and number of tokens.
 std::int64_t step_buffers(const MemoryRequest& r) {
   const op::Backend& backend = op::backend(r.backend);
   StepSizes sizes;
   for (std::int64_t t = 0; t <= r.tokens; ++t) {
+    const std::vector<op::Tactic> valid = backend.tactics(t);
     for (const Held& h : held(r)) {
-      const op::Tactic tactic = tactics::tactic_key({}, t, r.top_k, h.shape.experts);
-      const routing::MetadataShape step{t, r.top_k, r.experts, 0, h.shape.experts, tactic.tile};
-      sizes.cover({routing::metadata_words(step), op::gemm2_rows(step, r.hidden),
-                   static_cast<std::int64_t>(backend.workspace_bytes(h.arithmetic, h.shape, step))});
+      std::vector<op::Tactic> keys =
+          tactics::tactic_keys(valid, t, r.top_k, h.shape.experts, PlanOptions().largest_tile);
+      keys.push_back({op::tiles.front(), -1});  // the public op's default
+      for (const op::Tactic key : keys) {
+        const routing::MetadataShape step{t, r.top_k, r.experts, 0, h.shape.experts, key.tile};
+        sizes.cover({routing::metadata_words(step), op::gemm2_rows(step, r.hidden),
+                     static_cast<std::int64_t>(backend.workspace_bytes(h.arithmetic, h.shape, step))});
+      }
     }
   }
   const std::int64_t slices = r.nvfp4_layers > 0 ? r.tp : 1;

@@ -5,54 +5,72 @@
 
 #include "kerf/base/format.h"
 #include "kerf/comm/agree.h"
+#include "kerf/tactics/choose.h"
+#include "kerf/tactics/setting.h"
 #include "kerf/tactics/tactics.h"
 
 namespace kerf::decode {
 
 namespace {
 
-// A layer's experts in one mode; layers alike in all that a size can depend on are asked once.
+// A layer's experts in one mode; layers alike in all that a size or a body can depend on are asked once.
 struct Bound {
   const Layer* layer;
   Mode mode;
+  [[nodiscard]] const op::RoutedExperts& experts() const { return layer->experts(mode); }
 };
 
-bool alike(const Bound& a, const Bound& b) {
-  const op::RoutedExperts& x = a.layer->experts(a.mode);
-  const op::RoutedExperts& y = b.layer->experts(b.mode);
-  return a.layer->kind == b.layer->kind && a.layer->sliced_in(a.mode) == b.layer->sliced_in(b.mode) &&
-         x.shape() == y.shape() && x.input() == y.input();
+bool is_of(const Prepared& p, const Layer& layer, Mode mode) {
+  const op::RoutedExperts& experts = layer.experts(mode);
+  return p.kind == layer.kind && p.sliced == layer.sliced_in(mode) && p.shape == experts.shape() &&
+         p.input == experts.input();
 }
 
-std::vector<Bound> distinct(std::span<const Layer> layers) {
+// One layer and mode of each kind, in the layers' order.
+std::vector<Bound> distinct(std::span<const Layer> layers, std::vector<Prepared>* kinds = nullptr) {
   std::vector<Bound> out;
+  std::vector<Prepared> seen;
   for (const Layer& layer : layers) {
     for (const Mode mode : {Mode::ep, Mode::tp}) {
-      const Bound bound{&layer, mode};
-      if (std::none_of(out.begin(), out.end(), [&](const Bound& seen) { return alike(seen, bound); }))
-        out.push_back(bound);
+      if (std::any_of(seen.begin(), seen.end(), [&](const Prepared& p) { return is_of(p, layer, mode); }))
+        continue;
+      out.push_back({&layer, mode});
+      const op::RoutedExperts& experts = layer.experts(mode);
+      seen.push_back({layer.kind, layer.sliced_in(mode), experts.shape(), experts.input(), {}, {}});
     }
   }
+  if (kinds != nullptr) *kinds = std::move(seen);
   return out;
 }
 
-bool runs_always(const op::RoutedExperts& experts, op::Tactic tactic, std::int64_t max_tokens) {
-  for (std::int64_t t = 1; t <= max_tokens; ++t) {
-    const std::vector<op::Tactic> valid = experts.tactics(t);
-    if (std::find(valid.begin(), valid.end(), tactic) == valid.end()) return false;
-  }
-  return true;
+bool holds(const std::vector<op::Tactic>& keys, op::Tactic key) {
+  return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
-StepSizes sizes_of(const std::vector<Bound>& bound, const Plan& plan) {
+// The public op's own default, which any step may fall back to.
+StepSizes sizes_at(const op::RoutedExperts& experts, std::int64_t tokens, op::Tactic tactic) {
+  const std::int64_t tile = tactic.tile > 0 ? tactic.tile : op::tiles.front();
+  const routing::MetadataShape shape = experts.metadata_shape(tokens, tile);
+  return {routing::metadata_words(shape), op::gemm2_rows(shape, experts.shape().hidden),
+          static_cast<std::int64_t>(experts.workspace_bytes(shape, tactic))};
+}
+
+// Prepares the bodies of one kind of experts, and returns what their steps need.
+StepSizes prepare(const op::RoutedExperts& experts, const Plan& plan, std::vector<op::Tactic>& prepared) {
   StepSizes sizes;
-  for (std::int64_t t = 0; t <= plan.max_tokens; ++t) {
-    for (const Bound& b : bound) {
-      const op::RoutedExperts& experts = b.layer->experts(b.mode);
-      const op::Tactic tactic = plan.resolve(*b.layer, b.mode, t);
-      const routing::MetadataShape shape = experts.metadata_shape(t, tactic.tile);
-      sizes.cover({routing::metadata_words(shape), op::gemm2_rows(shape, experts.shape().hidden),
-                   static_cast<std::int64_t>(experts.workspace_bytes(shape, tactic))});
+  std::vector<op::Tactic> asked;
+  for (std::int64_t t = plan.max_tokens; t >= 0; --t) {
+    sizes.cover(sizes_at(experts, t, {}));
+    for (const op::Tactic key : tactics::tactic_keys(experts.tactics(t), t, experts.top_k(),
+                                                     experts.shape().experts, plan.largest_tile)) {
+      sizes.cover(sizes_at(experts, t, key));
+      if (holds(asked, key)) continue;
+      asked.push_back(key);
+      if (const std::string_view kind = experts.workspace_kind(key); kind != experts.workspace_kind({}))
+        fail(ErrorKind::unsupported,
+             "the workspace's kind differs by tactic: '{}' at tile {}, config {}, '{}' at the default", kind,
+             key.tile, key.config, experts.workspace_kind({}));
+      if (!experts.prepare(key)) prepared.push_back(key);
     }
   }
   return sizes;
@@ -107,52 +125,104 @@ std::int64_t step_bytes(const StepSizes& sizes, const StepExtent& e) {
          tail::scratch_bytes(tail_extent(e));
 }
 
-TacticChoice pin(std::span<const Layer> layers, std::span<const op::Tactic> preferred,
-                 std::int64_t max_tokens, const Rank& rank) {
-  TacticChoice choice;
-  choice.of = static_cast<int>(preferred.size());
-  std::vector<Bound> sliced = distinct(layers);
-  std::erase_if(sliced, [](const Bound& b) { return !b.layer->sliced_in(b.mode); });
-  for (int i = 0; i < choice.of && !choice.pinned && !sliced.empty(); ++i) {
-    bool mine = false;
-    comm::agreed(rank.group, "trying a preferred tactic", [&] {
-      mine = std::all_of(sliced.begin(), sliced.end(), [&](const Bound& b) {
-        return runs_always(b.layer->experts(b.mode), preferred[static_cast<std::size_t>(i)], max_tokens);
-      });
-    });
-    if (comm::all_min(rank.group, mine ? 1 : 0, "pinning a tactic") == 1)
-      choice = {preferred[static_cast<std::size_t>(i)], true, i, choice.of};
-  }
-  if (!choice.pinned && !sliced.empty())
-    rank.warning(
-        choice.of == 0
-            ? "expert TP: no tactics were measured for this kernel package, so the op's default runs"
-            : fmt::format("expert TP: none of {} preferred tactics runs 1 to {} tokens on every rank, so the "
-                          "op's default does",
-                          choice.of, max_tokens));
-  return choice;
+bool runs_always(const op::RoutedExperts& experts, op::Tactic tactic, std::int64_t first, std::int64_t last) {
+  for (std::int64_t t = first; t <= last; ++t)
+    if (!holds(experts.tactics(t), tactic)) return false;
+  return true;
+}
+
+const Prepared& Plan::prepared_for(const Layer& layer, Mode mode) const {
+  const auto found = std::find_if(prepared.begin(), prepared.end(),
+                                  [&](const Prepared& p) { return is_of(p, layer, mode); });
+  if (found == prepared.end()) fail(ErrorKind::bug, "nothing was prepared for layer {}", layer.index);
+  return *found;
 }
 
 op::Tactic Plan::resolve(const Layer& layer, Mode mode, std::int64_t tokens) const {
   const op::RoutedExperts& experts = layer.experts(mode);
-  const op::Tactic chosen = layer.sliced_in(mode) ? tactic.tactic : op::Tactic{};
+  op::Tactic chosen;
+  if (layer.sliced_in(mode)) {
+    chosen = tactic.tactic;
+  } else {
+    const std::int64_t bucket = tactics::bucket_of(tokens, max_tokens);
+    for (const TunedTactic& tuned : prepared_for(layer, mode).tuned)
+      if (tuned.tokens == bucket) chosen = tuned.tactic;
+  }
   return tactics::tactic_key(chosen, tokens, experts.top_k(), experts.shape().experts);
 }
 
-Plan make_plan(std::span<const Layer> layers, const TacticChoice& tactic, std::int64_t max_tokens,
-               const Rank& rank, const tail::Options& tail) {
+std::optional<op::Tactic> Plan::body_tactic(const Layer& layer, Mode mode, std::int64_t tokens) const {
+  const op::Tactic key = resolve(layer, mode, tokens);
+  if (!holds(prepared_for(layer, mode).keys, key)) return std::nullopt;
+  return key;
+}
+
+Plan make_plan(std::span<const Layer> layers, const PlanOptions& options, const Rank& rank) {
   Plan plan;
   comm::agreed(rank.group, "planning", [&] {
-    if (max_tokens < 1 || max_tokens > most_tokens)
-      fail(ErrorKind::usage, "a step of {} tokens, wanted 1 to {}", max_tokens, most_tokens);
+    if (options.max_tokens < 1 || options.max_tokens > most_tokens)
+      fail(ErrorKind::usage, "a step of {} tokens, wanted 1 to {}", options.max_tokens, most_tokens);
     if (layers.empty()) fail(ErrorKind::bug, "a plan without layers");
-    plan.max_tokens = max_tokens;
-    plan.tactic = tactic;
+    plan.max_tokens = options.max_tokens;
+    plan.largest_tile = options.largest_tile;
     plan.calls = rank.calls;
-    plan.tail = tail;
-    allocate(plan, sizes_of(distinct(layers), plan), layers, rank);
+    plan.tail = options.tail;
+    StepSizes sizes;
+    const std::vector<Bound> kinds = distinct(layers, &plan.prepared);
+    for (std::size_t i = 0; i < kinds.size(); ++i)
+      sizes.cover(prepare(kinds[i].experts(), plan, plan.prepared[i].keys));
+    allocate(plan, sizes, layers, rank);
   });
   return plan;
+}
+
+TacticChoice pin(const Plan& plan, std::span<const Layer> layers, std::span<const op::Tactic> preferred,
+                 const std::string& unknown, const Rank& rank) {
+  TacticChoice choice;
+  choice.of = static_cast<int>(preferred.size());
+  std::vector<Bound> sliced = distinct(layers);
+  std::erase_if(sliced, [](const Bound& b) { return !b.layer->sliced_in(b.mode); });
+  if (sliced.empty()) return choice;
+  for (int i = 0; i < choice.of && !choice.pinned; ++i) {
+    const op::Tactic tactic = preferred[static_cast<std::size_t>(i)];
+    bool mine = false;
+    comm::agreed(rank.group, "trying a preferred tactic", [&] {
+      mine = std::all_of(sliced.begin(), sliced.end(), [&](const Bound& b) {
+        return holds(plan.prepared_for(*b.layer, b.mode).keys, tactic) &&
+               runs_always(b.experts(), tactic, 1, plan.max_tokens);
+      });
+    });
+    if (comm::all_min(rank.group, mine ? 1 : 0, "pinning a tactic") == 1)
+      choice = {tactic, true, i, choice.of};
+  }
+  if (!choice.pinned)
+    rank.warning(
+        choice.of == 0
+            ? fmt::format("expert TP: no tactics were measured {}, so the op's default runs", unknown)
+            : fmt::format("expert TP: none of {} preferred tactics runs 1 to {} tokens on every rank, so the "
+                          "op's default does",
+                          choice.of, plan.max_tokens));
+  return choice;
+}
+
+void warn_of_missing_bodies(const Plan& plan, std::span<const Layer> layers, const Rank& rank) {
+  std::vector<op::Tactic> missing;
+  for (const Bound& b : distinct(layers))
+    for (std::int64_t t = 1; t <= plan.max_tokens; ++t)
+      if (!plan.body_tactic(*b.layer, b.mode, t))
+        if (const op::Tactic key = plan.resolve(*b.layer, b.mode, t); !holds(missing, key))
+          missing.push_back(key);
+  std::vector<op::Tactic> said;
+  for (const std::string& of_rank :
+       comm::gather_text(rank.group, tactics::text_of(missing), "bodies that are not prepared"))
+    for (const op::Tactic key : tactics::tactics_from(of_rank)) {
+      if (holds(said, key)) continue;
+      said.push_back(key);
+      rank.warning(
+          fmt::format("no body is prepared for tactic tile {}, config {}: steps that come to it run "
+                      "the public op, which routes itself, at its default",
+                      key.tile, key.config));
+    }
 }
 
 }  // namespace kerf::decode

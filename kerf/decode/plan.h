@@ -1,10 +1,13 @@
-// What a step needs besides the experts, resolved and sized once: the tactic, and a metadata buffer, a
-// workspace, a row buffer and a tail scratch, which ALL layers share in both modes, and which suffice for any
-// step up to the prepared number of tokens. After this a step allocates nothing.
+// What a step needs besides the experts, resolved and sized once: tactics, the bodies that are prepared at
+// them, and a metadata buffer, a workspace, a row buffer and a tail scratch, which ALL layers share in both
+// modes, and which suffice for any step up to the prepared number of tokens at any prepared tactic. After
+// this a step allocates nothing.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kerf/decode/build.h"
@@ -26,12 +29,6 @@ struct TacticChoice {
   int preference = -1;  // its place in the list of preferred tactics, -1 where not pinned
   int of = 0;           // length of that list
 };
-
-// Collective. Picks from `preferred` (best first, as measured earlier; nothing has been for the CPU backends
-// yet) the first tactic that all sliced layers of all ranks can run for every number of tokens from
-// 1 to max_tokens. Without such a one: the default, with one warning. Nothing is timed.
-TacticChoice pin(std::span<const Layer> layers, std::span<const op::Tactic> preferred,
-                 std::int64_t max_tokens, const Rank& rank);
 
 // How large the shared buffers of steps are.
 struct StepSizes {
@@ -56,9 +53,36 @@ struct StepExtent {
 };
 std::int64_t step_bytes(const StepSizes& sizes, const StepExtent& extent);
 
+struct PlanOptions {
+  std::int64_t max_tokens = 8;
+  // Tiles above this one get no metadata: their bodies are not prepared, and steps that come to them take the
+  // public op.
+  int largest_tile = op::tiles.back();
+  tail::Options tail{};
+};
+
+// A tactic of stock experts for the steps of one bucket (tactics::bucket_of).
+struct TunedTactic {
+  std::int64_t tokens = 0;  // the bucket
+  op::Tactic tactic;
+  friend bool operator==(const TunedTactic&, const TunedTactic&) = default;
+};
+
+// What experts that are alike have in common: of one kind and shape, in one mode.
+struct Prepared {
+  checkpoint::ExpertKind kind = checkpoint::ExpertKind::nvfp4;
+  bool sliced = false;
+  layout::ExpertsShape shape;
+  op::Input input = op::Input::nvfp4;
+  std::vector<op::Tactic> keys;    // (tile, config) with a body
+  std::vector<TunedTactic> tuned;  // buckets ascending; empty: the op's default
+};
+
 struct Plan {
   std::int64_t max_tokens = 0;
+  int largest_tile = op::tiles.back();
   TacticChoice tactic;
+  std::vector<Prepared> prepared;
   routing::MetadataBuffer metadata;
   tensor::Tensor workspace;           // bytes
   tensor::Tensor rows;                // [gemm2_rows, H] bf16
@@ -73,13 +97,36 @@ struct Plan {
   [[nodiscard]] op::Buffers buffers() const {
     return {&metadata, workspace.bytes(), rows.as<std::uint16_t>(), calls};
   }
-  // Resolved: the tile is never -1.
+  // What experts like the layer's have in common; Error{bug} for a layer that was not planned.
+  [[nodiscard]] const Prepared& prepared_for(const Layer& layer, Mode mode) const;
+  // The key of a step's tactic: pinned on sliced experts, the tuner's on stock ones, the op's default where
+  // there is neither. The tile is never -1.
   [[nodiscard]] op::Tactic resolve(const Layer& layer, Mode mode, std::int64_t tokens) const;
+  // Before anything is routed, on the host alone: the tactic at which the step's body runs from metadata, or
+  // nothing where none is prepared: the public op runs, at its own default. Allocates nothing.
+  [[nodiscard]] std::optional<op::Tactic> body_tactic(const Layer& layer, Mode mode,
+                                                      std::int64_t tokens) const;
 };
 
-// Collective. Sizes for 0..max_tokens tokens and the tail; Error{usage} for max_tokens outside [1,
-// most_tokens], Error{memory} agreed over the ranks.
-Plan make_plan(std::span<const Layer> layers, const TacticChoice& tactic, std::int64_t max_tokens,
-               const Rank& rank, const tail::Options& tail = {});
+// Collective. For max_tokens down to 1 (and 0) tokens, at the op's default and at every tactic that it takes
+// for so many: prepares the body, once a (tile, config) and kind of experts, and makes each buffer as large
+// as the one that needs most; tiles above the largest are passed over. No tactic is chosen yet. Error{usage}
+// for max_tokens outside [1, most_tokens]; Error{unsupported} where kinds of workspace differ between
+// tactics; Error{memory}; agreed over the ranks.
+Plan make_plan(std::span<const Layer> layers, const PlanOptions& options, const Rank& rank);
+
+// Collective. Picks from `preferred` (best first, the same on all ranks) the first tactic that has a prepared
+// body and is valid for every number of tokens from 1 to the plan's most, on all sliced layers of all ranks.
+// Without such a one: the default, with one warning; `unknown` says for what no list was found where
+// preferred is empty. Nothing is timed.
+TacticChoice pin(const Plan& plan, std::span<const Layer> layers, std::span<const op::Tactic> preferred,
+                 const std::string& unknown, const Rank& rank);
+
+// Whether a tactic is valid for every number of tokens in [first, last].
+bool runs_always(const op::RoutedExperts& experts, op::Tactic tactic, std::int64_t first, std::int64_t last);
+
+// Collective. One warning for each tactic that a step can come to and for which some rank has no body, so
+// that steps, which then take the public op, need not say it.
+void warn_of_missing_bodies(const Plan& plan, std::span<const Layer> layers, const Rank& rank);
 
 }  // namespace kerf::decode

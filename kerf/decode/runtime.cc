@@ -54,6 +54,27 @@ void log_sharding(const Rank& rank, std::span<const Layer> layers, const ShardRe
                   report.seconds));
 }
 
+// Pins the tactic of the sliced experts, from the options' own preferences or the list that fits.
+void choose_tactics(Plan& plan, std::span<const Layer> layers, const RuntimeOptions& options,
+                    const Rank& rank) {
+  const auto sliced =
+      std::find_if(layers.begin(), layers.end(), [](const Layer& l) { return l.tp != nullptr; });
+  if (sliced == layers.end()) return;
+  std::vector<op::Tactic> preferred = options.preferred;
+  std::string unknown;
+  if (preferred.empty()) {
+    const op::RoutedExperts& tp = *sliced->tp;
+    const tactics::PreferredList* list = tactics::find_list(
+        options.lists,
+        tactics::setting_of(op::backend(options.build.backend), tp.shape(), tp.num_experts(), tp.top_k()),
+        sliced->input == op::Input::nvfp4 ? op::Arithmetic::w4a4 : op::Arithmetic::w4a16, &unknown);
+    if (list != nullptr) preferred = list->tactics;
+  }
+  preferred = tactics::tactics_from(
+      comm::gather_text(rank.group, tactics::text_of(preferred), "the preferred tactics").front());
+  plan.tactic = pin(plan, layers, preferred, unknown, rank);
+}
+
 }  // namespace
 
 Runtime Runtime::build(const checkpoint::Checkpoint& from, const RuntimeOptions& options, const Rank& rank) {
@@ -123,8 +144,11 @@ Runtime Runtime::assemble(const std::function<std::vector<Layer>()>& layers,
     out.sharding_ = shard(out.layers_, sharding, rank);
     out.footprint_.sliced = rank.memory.current() - before - out.footprint_.stock - out.footprint_.block;
   }
-  const TacticChoice tactic = pin(out.layers_, options.preferred, options.max_tokens, rank);
-  out.plan_ = make_plan(out.layers_, tactic, options.max_tokens, rank, options.tail);
+  // Bodies first: a tactic is chosen among those that have one.
+  out.plan_ = make_plan(out.layers_, {options.max_tokens, options.largest_tile, options.tail}, rank);
+  choose_tactics(out.plan_, out.layers_, options, rank);
+  out.tuning_ = tune(out.plan_, out.layers_, options.build.backend, options.tune, rank);
+  warn_of_missing_bodies(out.plan_, out.layers_, rank);
   out.all_reduce_ = StepAllReduce::bind(options.all_reduce, options.max_tokens, rank);
   if (!out.blocks_.empty())
     comm::agreed(rank.group, "planning the blocks", [&] {
@@ -231,8 +255,8 @@ Runtime::Chosen Runtime::routes_of_block(std::size_t position, std::int64_t toke
 
 std::vector<std::uint16_t> Runtime::execute_unprepared(std::size_t position, const StepInputs& inputs) const {
   const Layer& layer = at(position);
-  const Plan plan =
-      make_plan(std::span(&layer, 1), {}, std::max<std::int64_t>(inputs.tokens, 1), rank_, plan_.tail);
+  const Plan plan = const std::int64_t most = std::max<std::int64_t>(inputs.tokens, 1);
+  const Plan plan = make_plan(std::span(&layer, 1), {most, plan_.largest_tile, plan_.tail}, rank_);
   require(refused(layer, plan, inputs));
   const op::Unfinalized rows = run_public_op(layer, Mode::ep, inputs, plan, rank_.workers);
   const std::span<const std::uint16_t> out = run_tail(layer, Mode::ep, rows, plan, rank_);

@@ -22,7 +22,9 @@
 #include "kerf/decode/probe.h"
 #include "kerf/decode/shard.h"
 #include "kerf/decode/step.h"
+#include "kerf/decode/tune.h"
 #include "kerf/routing/router.h"
+#include "kerf/tactics/preferred.h"
 
 namespace kerf::decode {
 
@@ -34,9 +36,12 @@ struct RuntimeOptions {
   bool expert_tp = false;
   BlockKind block = BlockKind::none;  // what execute_block() runs
   ProbeOptions probe;
-  std::int64_t max_tokens = 8;        // a step's most tokens
-  std::int64_t warm_tokens = 8;       // tokens of the warm-up, at most max_tokens
-  std::vector<op::Tactic> preferred;  // for sliced experts, best first
+  int largest_tile = op::tiles.back();  // PlanOptions::largest_tile
+  // For sliced experts: tactics, best first; where there are none, the list among `lists` that was measured
+  // for these experts here (rank 0's counts).
+  std::vector<op::Tactic> preferred;
+  std::vector<tactics::PreferredList> lists = tactics::measured_lists();
+  TuneOptions tune;  // for stock experts
   // Of all steps. Kind::exact needs slices that are nodes of the sum over K (exact.h); others are refused. A
   // runtime that was built for it runs fast steps too.
   tail::Options tail{};
@@ -65,6 +70,7 @@ class Runtime {
   [[nodiscard]] std::span<const Layer> layers() const { return layers_; }
   [[nodiscard]] const Plan& plan() const { return plan_; }
   [[nodiscard]] const std::optional<ShardReport>& sharding() const { return sharding_; }
+  [[nodiscard]] const TuneReport& tuning() const { return tuning_; }
   // The router of made logits (inputs.h): `renormalize`, whatever router the checkpoint has.
   [[nodiscard]] const routing::Router& router() const { return router_; }
   [[nodiscard]] const Footprint& footprint() const { return footprint_; }
@@ -133,6 +139,7 @@ class Runtime {
   std::optional<ShardReport> sharding_;
   Plan plan_;
   StepAllReduce all_reduce_;
+  TuneReport tuning_;
   Footprint footprint_;
   std::int64_t warm_tokens_ = 0;
 };

@@ -1,5 +1,7 @@
 #include "kerf/decode/step.h"
 
+#include <optional>
+
 #include "kerf/base/format.h"
 #include "kerf/base/fp_guard.h"
 #include "kerf/numeric/nvfp4.h"
@@ -107,9 +109,11 @@ Verdict refused(const Layer& layer, const Plan& plan, const StepInputs& inputs) 
 op::Unfinalized run_experts(const Layer& layer, Mode mode, const StepInputs& inputs, const Plan& plan,
                             const Workers& workers, TailKind tail) {
   const FpGuard guard;
-  if (routes_itself(layer, inputs)) return run_public_op(layer, mode, inputs, plan, workers, tail);
+  const std::optional<op::Tactic> prepared = plan.body_tactic(layer, mode, inputs.tokens);
+  if (routes_itself(layer, inputs) || !prepared)
+    return run_public_op(layer, mode, inputs, plan, workers, tail);
   const op::RoutedExperts& experts = layer.experts(mode);
-  const op::Tactic tactic = plan.resolve(layer, mode, inputs.tokens);
+  const op::Tactic tactic = *prepared;
   const op::Tokens tokens = tokens_of(layer, inputs, plan, workers);
   const op::Routes routes = routes_of(layer, inputs, plan);
   const routing::MetadataShape shape = experts.metadata_shape(inputs.tokens, tactic.tile);
@@ -127,11 +131,13 @@ op::Unfinalized run_public_op(const Layer& layer, Mode mode, const StepInputs& i
                               const Workers& workers, TailKind tail) {
   const FpGuard guard;
   const op::RoutedExperts& experts = layer.experts(mode);
-  const op::Tactic tactic = plan.resolve(layer, mode, inputs.tokens);
+  // The step's tactic as long as there is a body for it; the op's own default otherwise.
+  const op::Tactic tactic = plan.body_tactic(layer, mode, inputs.tokens).value_or(op::Tactic{});
   const op::Tokens tokens = tokens_of(layer, inputs, plan, workers);
   op::Buffers buffers = plan.buffers();
   buffers.rows =
-      row_buffer(layer, mode, plan, kind_of(plan, tail), experts.metadata_shape(inputs.tokens, tactic.tile));
+      row_buffer(layer, mode, plan, kind_of(plan, tail),
+                 experts.metadata_shape(inputs.tokens, tactic.tile > 0 ? tactic.tile : op::tiles.front()));
   if (!routes_itself(layer, inputs))
     return op::routed_experts(experts, tokens, routes_of(layer, inputs, plan), tactic, workers, buffers);
   const RouteBuffers chosen = route_buffers(layer, inputs, plan);

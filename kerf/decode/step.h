@@ -35,8 +35,9 @@ Verdict refused(const Layer& layer, const Plan& plan, const StepInputs& inputs);
 using TailKind = std::optional<tail::Kind>;
 
 // Local: this rank's unfinalised rows; of sliced experts with an exact tail to follow, f32 sums. The routing
-// metadata is written here and the op's body runs from it;
-// BF16 layers given logits run the op that routes itself. The result refers to the plan's buffers.
+// metadata is written here and the op's body runs from it; BF16 layers given logits run the op that routes
+// itself, and so do steps whose tactic has no prepared body (which make the same rows: Runtime::build has
+// warned of it). The result refers to the plan's buffers.
 op::Unfinalized run_experts(const Layer& layer, Mode mode, const StepInputs& inputs, const Plan& plan,
                             const Workers& workers, TailKind tail = {});
 

@@ -12,11 +12,23 @@ std::int64_t gemm2_rows(const routing::MetadataShape& shape, std::int64_t hidden
   return std::max(shape.max_padded(), least);
 }
 
+std::string_view name(Arithmetic arithmetic) {
+  switch (arithmetic) {
+    case Arithmetic::w4a4:
+      return "w4a4";
+    case Arithmetic::w4a16:
+      return "w4a16";
+    case Arithmetic::bf16:
+      return "bf16";
+  }
+  return "unknown";
+}
+
 namespace {
 
 // Rows a tile where the caller leaves it open: the smallest tile, which no decode batch outgrows. Callers
 // that want the launcher's choice for a batch resolve it first (tactics::tactic_key).
-constexpr std::int64_t kDefaultTile = 8;
+constexpr std::int64_t kDefaultTile = tiles.front();
 
 // The body, and the rows that it wrote.
 Unfinalized run_body(const RoutedExperts& experts, const Tokens& tokens, const routing::MetadataShape& shape,

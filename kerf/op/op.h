@@ -6,6 +6,7 @@
 // routed_experts_from_metadata() runs RoutedExperts::body() on metadata that is ready.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -32,6 +33,9 @@ struct Tactic {
 
   friend bool operator==(const Tactic&, const Tactic&) = default;
 };
+
+// Tiles that the op's launcher chooses from, ascending.
+inline constexpr std::array<int, 4> tiles = {8, 16, 32, 64};
 
 // How NVFP4 experts read their input: quantised rows (W4A4, canonical arithmetic) or bf16 rows (W4A16).
 enum class Input : std::uint8_t { nvfp4, bf16 };
@@ -107,9 +111,15 @@ class RoutedExperts {
   [[nodiscard]] virtual std::int64_t top_k() const = 0;
   [[nodiscard]] virtual Input input() const = 0;
 
-  // Tactics that run `tokens` tokens, best guess first. A default tactic (-1, -1) is always accepted by
-  // body().
+  // Tactics that are worth running for `tokens` tokens, best guess first; never empty. A default tactic
+  // (-1, -1) is always accepted by body().
   [[nodiscard]] virtual std::vector<Tactic> tactics(std::int64_t tokens) const = 0;
+  // Asked once per resolved tactic (tile > 0; config -1: the default) before there are steps: makes ready
+  // what body() needs there, or says why it has no body at this tactic. Steps that resolve to such a tactic
+  // take the public op at its default.
+  [[nodiscard]] virtual Verdict prepare(Tactic /*tactic*/) const { return std::nullopt; }
+  // The kind of memory that body() works in. One workspace serves all tactics: kinds must not differ.
+  [[nodiscard]] virtual std::string_view workspace_kind(Tactic /*tactic*/) const { return "host"; }
   // Bytes of workspace that body() wants for a shape at a tactic.
   [[nodiscard]] virtual std::size_t workspace_bytes(const routing::MetadataShape& shape,
                                                     Tactic tactic) const = 0;
@@ -131,12 +141,20 @@ enum class Arithmetic : std::uint8_t {
   w4a16,  // NVFP4 weights, bf16 rows
   bf16,   // BF16 weights, bf16 rows
 };
+std::string_view name(Arithmetic arithmetic);
 
 // A named way to run the op. `supports` answers with the reason.
 class Backend {
  public:
   virtual ~Backend() = default;
   [[nodiscard]] virtual std::string_view name() const = 0;
+  // The kernel package: kernels, instruction set and a number that changes whenever times could, such as
+  // "cpu-avx512-1". What was measured for one package says nothing about another.
+  [[nodiscard]] virtual std::string_view package() const = 0;
+  // The device that the kernels run on, in words that two machines share only if times are comparable.
+  [[nodiscard]] virtual std::string device() const = 0;
+  // What RoutedExperts::tactics() gives for the same number of tokens; -1: for any number, all there are.
+  [[nodiscard]] virtual std::vector<Tactic> tactics(std::int64_t tokens) const = 0;
   // Before there are tensors: whether experts of a shape can be bound, and the workspace that they will ask
   // for (the same number as their workspace_bytes() at a default tactic).
   [[nodiscard]] virtual Verdict supports(Arithmetic arithmetic, const layout::ExpertsShape& shape) const = 0;

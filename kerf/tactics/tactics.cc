@@ -28,4 +28,15 @@ op::Tactic tactic_key(op::Tactic tactic, std::int64_t tokens, std::int64_t top_k
   return {default_tile(tokens, top_k, local_experts), -1};
 }
 
+std::vector<op::Tactic> tactic_keys(std::span<const op::Tactic> valid, std::int64_t tokens,
+                                    std::int64_t top_k, std::int64_t local_experts, int largest_tile) {
+  std::vector<op::Tactic> keys = {tactic_key({}, tokens, top_k, local_experts)};
+  for (const op::Tactic tactic : valid) {
+    const op::Tactic key = tactic_key(tactic, tokens, top_k, local_experts);
+    if (std::ranges::find(keys, key) == keys.end()) keys.push_back(key);
+  }
+  std::erase_if(keys, [&](op::Tactic key) { return key.tile > largest_tile; });
+  return keys;
+}
+
 }  // namespace kerf::tactics

@@ -63,7 +63,7 @@ TEST(DecodeCommand, WritesTheJsonThatOthersReadBy) {
   ASSERT_EQ(ran.code, 0) << ran.err;
   const Json j = Json::parse(ran.out);
   EXPECT_EQ(keys(j), (Names{"activation", "block", "checkpoint", "device", "group", "probe", "ranks",
-                            "reshard", "steps", "tactic"}));
+                            "reshard", "steps", "stock_tactics", "tactic"}));
   EXPECT_EQ(keys(j["checkpoint"]),
             (Names{"bf16_layers", "experts", "hidden", "intermediate", "layers", "nvfp4_layers", "top_k"}));
   EXPECT_EQ(keys(j["reshard"]), (Names{"bytes_per_rank", "gib_per_s", "peak_extra_bytes", "seconds"}));

@@ -20,7 +20,8 @@
 namespace kerf::test {
 namespace {
 
-const std::vector<std::string> commands = {"inspect", "verify", "plan", "decode", "run", "synth", "env"};
+const std::vector<std::string> commands = {"inspect", "verify", "plan",  "decode",
+                                           "run",     "tune",   "synth", "env"};
 
 // Stops a program that has the file mapped, cuts the file and lets the program go on; false where there is
 // none.
@@ -114,8 +115,8 @@ TEST(Program, EnvListsEverythingThereIs) {
   ASSERT_EQ(ran.code, 0) << ran.err;
   EXPECT_EQ(ran.err, "");
   const auto json = json_of(ran);
-  for (const char* key :
-       {"version", "compiler", "build_type", "cores", "backends", "groups", "absent", "variables", "options"})
+  for (const char* key : {"version", "compiler", "build_type", "cores", "backends", "package", "device",
+                          "groups", "absent", "variables", "options"})
     EXPECT_TRUE(json.contains(key)) << key;
   EXPECT_EQ(json["backends"].get<std::vector<std::string>>(), op::backend_names());
   for (const char* part : {"cuda", "mpi", "nccl"})

@@ -162,6 +162,42 @@ TEST(Allocation, AnExactStepMakesNone) {
   });
 }
 
+// A thousand steps of every kind at tuned and pinned tactics: the heap sees none of them, nor does the rank's
+// memory.
+TEST(Allocation, AThousandStepsMakeNone) {
+  const Synthetic model(8, 128, 128, {1}, 2);  // an NVFP4 layer and one of BF16 experts
+  const checkpoint::Checkpoint from = model.open();
+  on_ranks({2, 1, {}}, [&](const decode::Rank& rank) {
+    decode::RuntimeOptions options;
+    options.expert_tp = true;
+    options.max_tokens = 8;
+    options.preferred = {{8, 1}};
+    options.tune.seconds = 0.01;
+    const auto runtime = decode::Runtime::build(from, options, rank);
+    runtime.warm_up();
+    EXPECT_TRUE(runtime.plan().tactic.pinned);
+    EXPECT_EQ(runtime.plan().prepared_for(runtime.layers()[0], Mode::ep).tuned.size(), 4U);
+    std::vector<decode::Inputs> made;
+    for (std::int64_t tokens = 0; tokens <= 8; ++tokens)
+      for (const decode::Layer& layer : runtime.layers())
+        made.push_back(decode::make_inputs(1, layer.index, tokens, layer.kind, {8, 128, 4}));
+    const std::int64_t in_use = rank.memory.current();
+    rank.memory.reset_peak();
+    rank.group.barrier("before the counted steps");
+    const std::int64_t before = allocations;
+    for (std::size_t step = 0; step < 1000; ++step) {
+      const decode::Inputs& in = made[step % made.size()];
+      decode::StepInputs inputs{in.tokens, in.x, {}, {}, in.ids, in.weights, nullptr, {}, {}};
+      const std::size_t layer = step % made.size() % 2;
+      if (layer == 1) inputs = {in.tokens, in.x, {}, {}, {}, {}, &runtime.router(), in.logits, {}};
+      (void)runtime.execute(layer, step % 4 < 2 ? Mode::ep : Mode::tp, inputs);
+    }
+    EXPECT_EQ(allocations - before, 0);
+    EXPECT_EQ(rank.memory.peak(), in_use);
+    EXPECT_EQ(rank.memory.current(), in_use);
+  });
+}
+
 TEST(Allocation, TheCountersCount) {
   const std::int64_t elsewhere = all_allocations;
   std::thread([] {

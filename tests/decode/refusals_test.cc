@@ -8,6 +8,7 @@
 #include "kerf/decode/decode.h"
 #include "kerf/decode/run_layer.h"
 #include "kerf/decode/runtime.h"
+#include "tests/decode/forwarding_experts.h"
 #include "tests/decode/support.h"
 #include "tests/decode/synthetic.h"
 
@@ -41,34 +42,20 @@ std::vector<decode::Layer> built(const checkpoint::Checkpoint& from, const decod
 }
 
 // Experts whose op differs in one thing from the one below.
-class Altered : public op::RoutedExperts {
+class Altered : public ForwardingExperts {
  public:
-  explicit Altered(std::unique_ptr<op::RoutedExperts> below) : below_(std::move(below)) {}
-  [[nodiscard]] layout::ExpertsShape shape() const override { return below_->shape(); }
-  [[nodiscard]] std::int64_t first_expert() const override { return below_->first_expert(); }
-  [[nodiscard]] std::int64_t num_experts() const override { return below_->num_experts(); }
-  [[nodiscard]] std::int64_t top_k() const override { return below_->top_k(); }
-  [[nodiscard]] op::Input input() const override { return below_->input(); }
+  using ForwardingExperts::ForwardingExperts;
   [[nodiscard]] std::vector<op::Tactic> tactics(std::int64_t tokens) const override {
-    if (tactics_) return tactics_(tokens);
-    return below_->tactics(tokens);
+    return tactics_ ? tactics_(tokens) : ForwardingExperts::tactics(tokens);
   }
   [[nodiscard]] std::size_t workspace_bytes(const routing::MetadataShape& shape,
                                             op::Tactic tactic) const override {
     if (workspace_fails_) fail(ErrorKind::device, "the device does not answer");
-    return below_->workspace_bytes(shape, tactic);
-  }
-  void body(const op::Tokens& tokens, const routing::MetadataShape& shape, const routing::Metadata& metadata,
-            op::Tactic tactic, const Workers& workers, std::span<std::byte> workspace,
-            const op::RowBuffer& rows) const override {
-    below_->body(tokens, shape, metadata, tactic, workers, workspace, rows);
+    return ForwardingExperts::workspace_bytes(shape, tactic);
   }
 
   std::function<std::vector<op::Tactic>(std::int64_t tokens)> tactics_;
   bool workspace_fails_ = false;
-
- private:
-  std::unique_ptr<op::RoutedExperts> below_;
 };
 
 Altered& alter(std::unique_ptr<op::RoutedExperts>& experts) {
@@ -197,11 +184,12 @@ TEST(OneRankRefuses, ATacticThatOnlyItCannotTry) {
     std::vector<decode::Layer> layers = built(from, rank);
     decode::cut(layers[0], "cpu", rank);
     const std::vector<op::Tactic> preferred = {layers[0].tp->tactics(8).front()};
+    const decode::Plan plan = decode::make_plan(layers, {}, rank);
     if (odd(rank))
       alter(layers[0].tp).tactics_ = [](std::int64_t) -> std::vector<op::Tactic> {
         fail(ErrorKind::device, "no list of kernels");
       };
-    (void)decode::pin(layers, preferred, 8, rank);
+    (void)decode::pin(plan, layers, preferred, {}, rank);
   });
 }
 
@@ -221,9 +209,11 @@ TEST(OneRankRefuses, ATacticThatOnlyItLacksIsPinnedOnNone) {
       alter(layers[0].tp).tactics_ = [valid](std::int64_t tokens) {
         return tokens == 5 ? std::vector<op::Tactic>(valid.begin() + 1, valid.end()) : valid;
       };
+    const decode::Plan eight = decode::make_plan(layers, {8}, rank);
     choices[static_cast<std::size_t>(rank.group.rank())] =
-        decode::pin(layers, std::vector{valid.front()}, 8, rank);
-    EXPECT_TRUE(decode::pin(layers, std::vector{valid.front()}, 4, rank).pinned);
+        decode::pin(eight, layers, std::vector{valid.front()}, {}, rank);
+    const decode::Plan four = decode::make_plan(layers, {4}, rank);
+    EXPECT_TRUE(decode::pin(four, layers, std::vector{valid.front()}, {}, rank).pinned);
   });
   for (const decode::TacticChoice& choice : choices) {
     EXPECT_FALSE(choice.pinned);
@@ -236,12 +226,12 @@ TEST(OneRankRefuses, ThePlan) {
   const checkpoint::Checkpoint from = small_model().open();
   expect_refused(ErrorKind::usage, "a step of 0 tokens", [&](const decode::Rank& rank) {
     const std::vector<decode::Layer> layers = built(from, rank);
-    (void)decode::make_plan(layers, {}, odd(rank) ? 0 : 8, rank);
+    (void)decode::make_plan(layers, {odd(rank) ? 0 : 8}, rank);
   });
   expect_refused(ErrorKind::device, "the device does not answer", [&](const decode::Rank& rank) {
     std::vector<decode::Layer> layers = built(from, rank);
     if (odd(rank)) alter(layers[0].ep).workspace_fails_ = true;
-    (void)decode::make_plan(layers, {}, 8, rank);
+    (void)decode::make_plan(layers, {8}, rank);
   });
   expect_refused(ErrorKind::memory, "no memory for the plan", [&](const decode::Rank& rank) {
     class Empty final : public tensor::Memory {
@@ -253,7 +243,7 @@ TEST(OneRankRefuses, ThePlan) {
     Empty none;
     decode::Meter meter(none);
     decode::Rank poor{rank.group, odd(rank) ? meter : rank.memory, rank.workers, rank.log};
-    (void)decode::make_plan(layers, {}, 8, poor);
+    (void)decode::make_plan(layers, {8}, poor);
   });
 }
 

@@ -98,5 +98,19 @@ TEST(TacticKey, AnythingElseIsItself) {
   }
 }
 
+TEST(TacticKeys, TheDefaultThenEachValidOneOnce) {
+  const std::vector<op::Tactic> valid = {{8, 0}, {16, 1}, {8, 0}, {-1, -1}, {32, -1}};
+  EXPECT_EQ(tactic_keys(valid, 8, 8, 256, 64), (std::vector<op::Tactic>{{8, -1}, {8, 0}, {16, 1}}));
+  // 64 tokens of 8 routes on 8 experts: the default's tile is 32.
+  EXPECT_EQ(tactic_keys(valid, 64, 8, 8, 64), (std::vector<op::Tactic>{{32, -1}, {8, 0}, {16, 1}}));
+}
+
+TEST(TacticKeys, TilesAboveTheLargestArePassedOver) {
+  const std::vector<op::Tactic> valid = {{8, 0}, {16, 1}, {128, 0}, {32, 2}};
+  EXPECT_EQ(tactic_keys(valid, 64, 8, 8, 16), (std::vector<op::Tactic>{{8, 0}, {16, 1}}));  // the default too
+  EXPECT_EQ(tactic_keys(valid, 8, 8, 256, 64), (std::vector<op::Tactic>{{8, -1}, {8, 0}, {16, 1}, {32, 2}}));
+  EXPECT_TRUE(tactic_keys(valid, 64, 8, 8, 4).empty());
+}
+
 }  // namespace
 }  // namespace kerf::tactics

@@ -2,40 +2,18 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "kerf/base/format.h"
 #include "kerf/op/cpu/groups.h"
 #include "kerf/op/cpu/kernels.h"
+#include "kerf/op/cpu/tactics.h"
 #include "kerf/op/internal/bound.h"
 
 namespace kerf::op::cpu {
-
-// Tactics: any tile (it only shapes the metadata), and how many token rows share one pass over an expert's
-// weights.
-inline constexpr std::array<int, 4> tiles = {8, 16, 32, 64};
-inline constexpr std::array<int, 3> rows_a_pass = {4, 2, 1};  // by config
-
-inline std::vector<Tactic> all_tactics() {
-  std::vector<Tactic> out;
-  for (std::size_t config = 0; config < rows_a_pass.size(); ++config)
-    for (const int tile : tiles) out.push_back({tile, static_cast<int>(config)});
-  return out;
-}
-
-// Rows a pass of a tactic; Error{unsupported} for a config that does not exist.
-inline int pass_rows(Tactic tactic) {
-  if (tactic.config < 0) return rows_a_pass[0];
-  if (tactic.config >= static_cast<int>(rows_a_pass.size()))
-    fail(ErrorKind::unsupported, "the cpu op has no config {}; there are 0 to {}", tactic.config,
-         rows_a_pass.size() - 1);
-  return rows_a_pass[static_cast<std::size_t>(tactic.config)];
-}
 
 // Hands out typed, 64-byte aligned pieces of a span. Run over an empty span it only counts.
 class Carver {
@@ -78,8 +56,8 @@ std::size_t space_bytes(const routing::MetadataShape& shape, const layout::Exper
   return counter.bytes();
 }
 
-// A checked call, ready to run: groups and entries are the live rows, space the body's own part of the
-// workspace.
+// A checked call, ready to run: groups (a routing tile each) and entries are the live rows, space the body's
+// own part of the workspace.
 template <typename Space>
 struct Step {
   int pass = 1;  // token rows a pass

@@ -4,18 +4,31 @@
 #include <string>
 
 #include "kerf/base/format.h"
+#include "kerf/base/machine.h"
 #include "kerf/op/cpu/bodies.h"
+#include "kerf/op/cpu/tactics.h"
 #include "kerf/op/internal/bound.h"
 
 namespace kerf::op::cpu {
 
 namespace {
 
+// Counts up whenever a change to kernels, bodies or tactics could change what is fastest.
+constexpr int kernels_version = 1;
+
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(std::string name, const Kernels& kernels) : name_(std::move(name)), kernels_(kernels) {}
+  CpuBackend(std::string name, const Kernels& kernels)
+      : name_(std::move(name)),
+        package_(fmt::format("cpu-{}-{}", kernels.isa, kernels_version)),
+        kernels_(kernels) {}
 
   [[nodiscard]] std::string_view name() const override { return name_; }
+  [[nodiscard]] std::string_view package() const override { return package_; }
+  [[nodiscard]] std::string device() const override { return machine_name(); }
+  [[nodiscard]] std::vector<Tactic> tactics(std::int64_t tokens) const override {
+    return tactics_of_use(tokens);
+  }
   [[nodiscard]] Verdict supports(Arithmetic arithmetic, const layout::ExpertsShape& shape) const override {
     if (auto reason = internal::unsupported(arithmetic, shape)) return reason;
     // Kernels take 128 rows at a time.
@@ -44,6 +57,7 @@ class CpuBackend final : public Backend {
 
  private:
   std::string name_;
+  std::string package_;
   const Kernels& kernels_;
 };
 

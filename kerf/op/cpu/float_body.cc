@@ -1,5 +1,6 @@
 // bf16 rows in: NVFP4 weights (W4A16) and BF16 weights. What GEMM2 reads is the
 // activation's result, rounded to bf16 one time.
+#include <array>
 #include <string_view>
 
 #include "kerf/numeric/bf16.h"
@@ -31,7 +32,10 @@ class FloatBody final : public internal::Bound {
               Input::bf16),
         w_(args, kernels) {}
 
-  [[nodiscard]] std::vector<Tactic> tactics(std::int64_t) const override { return all_tactics(); }
+  [[nodiscard]] std::vector<Tactic> tactics(std::int64_t tokens) const override {
+    return tactics_of_use(tokens);
+  }
+  [[nodiscard]] Verdict prepare(Tactic tactic) const override { return no_body(tactic); }
   [[nodiscard]] std::size_t workspace_bytes(const routing::MetadataShape& s, Tactic) const override {
     return float_workspace(shape(), s);
   }

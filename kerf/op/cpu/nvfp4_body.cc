@@ -1,4 +1,6 @@
 // W4A4: quantised rows in, canonical arithmetic throughout.
+#include <array>
+
 #include "kerf/numeric/e4m3_scan.h"
 #include "kerf/op/cpu/bodies.h"
 #include "kerf/op/cpu/body.h"
@@ -32,7 +34,10 @@ class Nvfp4Body final : public internal::Bound {
     kernels_ = regular ? &kernels : &scalar_kernels();
   }
 
-  [[nodiscard]] std::vector<Tactic> tactics(std::int64_t) const override { return all_tactics(); }
+  [[nodiscard]] std::vector<Tactic> tactics(std::int64_t tokens) const override {
+    return tactics_of_use(tokens);
+  }
+  [[nodiscard]] Verdict prepare(Tactic tactic) const override { return no_body(tactic); }
   [[nodiscard]] std::size_t workspace_bytes(const routing::MetadataShape& s, Tactic) const override {
     return quantised_workspace(shape(), s);
   }

@@ -18,6 +18,13 @@ Verdict unsupported(Arithmetic arithmetic, const layout::ExpertsShape& shape);
 Verdict unsupported(const Nvfp4Args& args);
 Verdict unsupported(const Bf16Args& args);
 
+// Whether a tile can hold more of `tokens` tokens' rows than the next smaller one: an expert has at most one
+// row of a token, unless the token names it twice. The smallest tile is always of use, and so is any where
+// tokens is -1.
+constexpr bool tile_is_of_use(int tile, std::int64_t tokens) {
+  return tile == tiles.front() || tokens < 0 || tile / 2 < tokens;
+}
+
 struct Nvfp4Weights {
   explicit Nvfp4Weights(const Nvfp4Args& args);
 

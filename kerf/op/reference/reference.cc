@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "kerf/base/format.h"
+#include "kerf/base/machine.h"
 #include "kerf/layout/rows.h"
 #include "kerf/numeric/bf16.h"
 #include "kerf/numeric/nvfp4.h"
@@ -89,10 +90,8 @@ void for_each_row(const routing::MetadataShape& shape, const routing::Metadata& 
 class ReferenceBase : public internal::Bound {
  public:
   using internal::Bound::Bound;
-  [[nodiscard]] std::vector<Tactic> tactics(std::int64_t) const override {
-    std::vector<Tactic> out;
-    for (const int tile : {8, 16, 32, 64}) out.push_back({tile, 0});
-    return out;
+  [[nodiscard]] std::vector<Tactic> tactics(std::int64_t tokens) const override {
+    return backend().tactics(tokens);
   }
   [[nodiscard]] std::size_t workspace_bytes(const routing::MetadataShape&, Tactic) const override {
     return 0;
@@ -220,6 +219,14 @@ class Bf16Reference final : public ReferenceBase {
 class ReferenceBackend final : public Backend {
  public:
   [[nodiscard]] std::string_view name() const override { return "reference"; }
+  [[nodiscard]] std::string_view package() const override { return "reference-1"; }
+  [[nodiscard]] std::string device() const override { return machine_name(); }
+  [[nodiscard]] std::vector<Tactic> tactics(std::int64_t tokens) const override {
+    std::vector<Tactic> out;
+    for (const int tile : tiles)
+      if (internal::tile_is_of_use(tile, tokens)) out.push_back({tile, 0});
+    return out;
+  }
   [[nodiscard]] Verdict supports(Arithmetic arithmetic, const layout::ExpertsShape& shape) const override {
     return internal::unsupported(arithmetic, shape);
   }

@@ -1,0 +1,39 @@
+#include "kerf/base/machine.h"
+
+#include <array>
+#include <fstream>
+#include <string_view>
+
+#include "kerf/base/format.h"
+#include "kerf/base/threads.h"
+
+namespace kerf {
+
+std::string machine_name() {
+  struct Fact {
+    std::string_view name;   // in the file
+    std::string_view label;  // here
+    std::string value;
+  };
+  // Of the first processor; they are alike.
+  std::array<Fact, 4> facts = {{{"model name", "", {}},
+                                {"cpu family", ", family ", {}},
+                                {"model", ", model ", {}},
+                                {"stepping", ", stepping ", {}}}};
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line) && !line.empty();) {
+    const std::size_t colon = line.find(':');
+    if (colon == std::string::npos || colon + 2 >= line.size()) continue;
+    const std::string_view name = std::string_view(line).substr(0, line.find_last_not_of(" \t:", colon) + 1);
+    for (Fact& fact : facts)
+      if (name == fact.name) fact.value = line.substr(colon + 2);
+  }
+  if (facts[0].value.empty()) facts[0].value = "unknown CPU";
+  std::string text;
+  for (const Fact& fact : facts)
+    if (!fact.value.empty()) text += fmt::format("{}{}", fact.label, fact.value);
+  const int cores = available_cores();
+  return text + fmt::format(", {} core{}", cores, cores == 1 ? "" : "s");
+}
+
+}  // namespace kerf

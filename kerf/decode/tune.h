@@ -1,0 +1,36 @@
+// The tuner of stock experts: before there are steps it finds, for each bucket of token counts, the tactic
+// that is fastest on the slowest rank, or takes it from a cache file. Sliced experts are not tuned: theirs is
+// pinned, so that nothing timed can come between one start and the next.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "kerf/decode/build.h"
+#include "kerf/decode/layer.h"
+#include "kerf/decode/plan.h"
+
+namespace kerf::decode {
+
+struct TuneOptions {
+  double seconds = 0;           // of timing, in all; 0: nothing is timed
+  std::filesystem::path cache;  // empty: none
+};
+
+// How the choices came about.
+struct TuneReport {
+  int cached = 0;  // buckets (of each kind of experts) whose tactic the cache had
+  int timed = 0;   // those that were timed now
+  int left = 0;    // those that run the op's default: seconds were 0, or spent
+};
+
+// Collective. Fills plan.prepared[...].tuned, with the same tactics on every rank: rank 0 reads the cache,
+// and times are the slowest rank's; candidates are the tactics valid for the whole bucket that have a
+// prepared body on every rank, and ties (tactics::tie_tolerance) go to the first of the op's list. A cache
+// that was made elsewhere (package, device or sizes) is refused and left as it is; a damaged one is replaced;
+// both, and one that cannot be written, with a warning.
+TuneReport tune(Plan& plan, std::span<const Layer> layers, const std::string& backend,
+                const TuneOptions& options, const Rank& rank);
+
+}  // namespace kerf::decode

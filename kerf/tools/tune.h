@@ -1,0 +1,46 @@
+// Measures every tactic of a backend on one rank's experts of some size, and ranks them: what `kerf tune`
+// writes and pinning looks up. The experts are made up: how long a step takes does not depend on values.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kerf/base/threads.h"
+#include "kerf/op/op.h"
+#include "kerf/tactics/preferred.h"
+#include "kerf/tensor/storage.h"
+
+namespace kerf::tools {
+
+struct TuneRequest {
+  std::string backend = "cpu";
+  op::Arithmetic arithmetic = op::Arithmetic::w4a4;
+  layout::ExpertsShape shape;    // experts on the rank, H, and I or a slice of it
+  std::int64_t num_experts = 0;  // E of the model
+  std::int64_t top_k = 0;
+  std::vector<std::int64_t> tokens = {1, 2, 4, 8, 16, 32, 64};
+  double seconds = 10;                                               // of timing, in all
+  std::function<void(std::int64_t done, std::int64_t of)> progress;  // may be empty
+};
+
+// One tactic at one number of tokens.
+struct TacticTime {
+  op::Tactic tactic;
+  std::int64_t tokens = 0;
+  double us = 0;
+};
+
+struct TuneResult {
+  // The tactics valid at every number of tokens, best first: by the mean over numbers of tokens of
+  // log(time / fastest time), ties (tactics::tie_tolerance) in the backend's order.
+  tactics::PreferredList list;
+  std::vector<TacticTime> times;  // of every tactic that is valid for so many tokens
+};
+
+// Error{usage} for sizes or a list of tokens that make no sense, Error{unsupported} for a shape that the
+// backend cannot run, Error{memory}.
+TuneResult tune(const TuneRequest& request, tensor::Memory& memory, const Workers& workers);
+
+}  // namespace kerf::tools
