@@ -36,6 +36,8 @@ struct RuntimeOptions {
   bool expert_tp = false;
   BlockKind block = BlockKind::none;  // what execute_block() runs
   ProbeOptions probe;
+  std::int64_t max_tokens = 8;          // a step's most tokens
+  std::int64_t warm_tokens = 8;         // tokens of the warm-up, at most max_tokens
   int largest_tile = op::tiles.back();  // PlanOptions::largest_tile
   // For sliced experts: tactics, best first; where there are none, the list among `lists` that was measured
   // for these experts here (rank 0's counts).

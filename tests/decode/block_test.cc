@@ -28,12 +28,12 @@ constexpr std::int64_t D = 640;  // the model's width: neither H nor 2H, nor who
 
 class Model {
  public:
-  Model(tools::SynthModel kind, BlockKind block) : block_(block) {
+  Model(tools::SynthModel kind, BlockKind block, std::int64_t intermediate = 256) : block_(block) {
     tools::SynthOptions o = tools::synth_defaults(kind);
     o.experts = 16;
     o.hidden = 256;
     if (block == BlockKind::muse_spark) o.model_hidden = D;
-    o.intermediate = 256;
+    o.intermediate = intermediate;
     o.layers = 2;
     o.top_k = 4;
     o.bf16_layers = {1};
@@ -102,7 +102,7 @@ struct Got {
 
 // One layer's step on every rank, which must all have the same bits.
 Got run_block(const Model& model, std::int64_t layer, const BlockCase& c, std::int64_t tokens,
-              const std::vector<std::uint16_t>& x, int threads = 1) {
+              const std::vector<std::uint16_t>& x, int threads = 1, tail::Kind tail = tail::Kind::fast) {
   const checkpoint::Checkpoint from = model.open();
   std::vector<Got> got(static_cast<std::size_t>(c.ranks));
   on_ranks({c.ranks, threads, {}}, [&](const decode::Rank& rank) {
@@ -110,6 +110,7 @@ Got run_block(const Model& model, std::int64_t layer, const BlockCase& c, std::i
     options.build.layers = {layer};
     options.build.input = c.input;
     options.block = model.block();
+    options.tail.kind = tail;
     options.expert_tp = c.mode == Mode::tp && from.layer(layer).kind() == checkpoint::ExpertKind::nvfp4;
     const auto runtime = decode::Runtime::build(from, options, rank);
     runtime.warm_up();
@@ -269,6 +270,23 @@ TEST(Block, RowsAreSummedOverRanksBeforeTheNormAndTheProjectionBack) {
                       {Wrong::post_norm_before_rank_sum});
     expect_told_apart(muse(), decode::make_rows(3, 0, 8, D), {Mode::ep, ranks},
                       {Wrong::unpool_before_rank_sum});
+  }
+}
+
+// With exact tails nothing is rounded on the way between ranks: the whole block has one rank's bits wherever
+// its experts are (slices of 512 are nodes of the sum over K), and one rank's are those of its fast tail.
+TEST(Block, ExactTailsGiveOneRanksBitsInEveryPlacement) {
+  const Model wide(tools::SynthModel::muse_spark, BlockKind::muse_spark, 1024);
+  for (const std::int64_t tokens : {1, 8}) {
+    const auto x = decode::make_rows(3, 0, tokens, D);
+    const Got one = run_block(wide, 0, {}, tokens, x);
+    bool fast_differs = false;
+    for (const BlockCase& c : {BlockCase{Mode::ep, 1}, {Mode::ep, 2}, {Mode::ep, 4}, {Mode::tp, 2}}) {
+      EXPECT_EQ(run_block(wide, 0, c, tokens, x, 1, tail::Kind::exact).out, one.out)
+          << described(0, c, tokens);
+      fast_differs = fast_differs || run_block(wide, 0, c, tokens, x).out != one.out;
+    }
+    EXPECT_TRUE(fast_differs) << tokens;
   }
 }
 
