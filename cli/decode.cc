@@ -47,7 +47,7 @@ std::vector<decode::Mode> modes_of(const Options& o, const checkpoint::Checkpoin
                                    const std::vector<std::int64_t>& layers, const Context& context) {
   using decode::Mode;
   if (o.mode == "ep") return {Mode::ep};
-  const auto tp = static_cast<int>(grid_of(o.ranks, o.ranks.ranks).tp);
+  const auto tp = static_cast<int>(grid_of(o.ranks).tp);
   if (!o.mode) {
     const bool nvfp4 = std::any_of(layers.begin(), layers.end(), [&](std::int64_t index) {
       return from.layer(index).kind() == checkpoint::ExpertKind::nvfp4;
@@ -82,7 +82,7 @@ std::string activation_text(const decode::Report& r, const Options& o) {
 }
 
 // Where the experts of a step's NVFP4 layers are.
-GridShape grid_of_step(const decode::Report& r, const decode::StepReport& s) {
+decode::GridShape grid_of_step(const decode::Report& r, const decode::StepReport& s) {
   if (s.mode == decode::Mode::ep) return {r.ranks, 1};
   return {r.ep, r.tp};
 }
@@ -193,7 +193,7 @@ void print_steps(const decode::Report& r, Output& out) {
            tail_column("tail"), "us per layer", "busiest rank's bytes", "GB/s", "output SHA-256");
   for (const decode::StepReport& s : r.steps) {
     const double us = s.us_per_layer * static_cast<double>(r.checkpoint.layers);
-    const GridShape grid = grid_of_step(r, s);
+    const decode::GridShape grid = grid_of_step(r, s);
     out.line("{:<5} {:>4} {:>4} {:>6}{} {:>13.1f} {:>22} {:>8.2f}  {}", decode::name(s.mode), grid.ep,
              grid.tp, s.batch, tail_column(tail::name(s.tail)), s.us_per_layer,
              bytes_text(s.busiest_rank_bytes), static_cast<double>(s.busiest_rank_bytes) * 1e-3 / us,

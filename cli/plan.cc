@@ -89,7 +89,7 @@ Model model_of(const Options& o, const Context& context) {
 
 struct Placement {
   std::int64_t ranks = 1;
-  GridShape grid;
+  decode::GridShape grid;
   std::int64_t stock = 1;  // ranks that hold the stock experts
   std::string no_tp;       // why the ranks cannot be used for expert TP, empty where they can
 };
@@ -101,7 +101,7 @@ Placement placement_of(const Options& o, const Model& m, const Context& context)
   if (p.ranks > most_count)
     throw Error(ErrorKind::usage,
                 fmt::format("--ep x --tp is {} ranks, wanted at most {}", p.ranks, most_count));
-  p.grid = grid_of(asked, p.ranks);
+  p.grid = decode::grid_shape(p.ranks, asked.ep, asked.tp);
   p.stock = p.ranks;
   if (!o.ranks && !asked.ep && *m.experts % p.stock != 0) {
     // The cut alone was asked about.

@@ -67,20 +67,6 @@ void add_grid_options(CLI::App& command, RankOptions& options) {
                    "Add zeros to I, up to the next width that fits the layout and tp");
 }
 
-GridShape grid_of(const RankOptions& options, std::int64_t ranks) {
-  for (const auto& [name, value] : {std::pair{"--ep", options.ep}, std::pair{"--tp", options.tp}})
-    if (value && ranks % *value != 0)
-      throw Error(ErrorKind::usage,
-                  fmt::format("{} {} does not divide {}; wanted one of: {}", name, *value,
-                              counted(ranks, "rank"), fmt::join(layout::legal_ep(ranks), ", ")));
-  const std::int64_t ep = options.ep.value_or(options.tp ? ranks / *options.tp : 1);
-  const std::int64_t tp = options.tp.value_or(ranks / ep);
-  if (ep != ranks / tp)
-    throw Error(ErrorKind::usage, fmt::format("--ep {} x --tp {} is not {}; wanted --ep {} or --tp {}", ep,
-                                              tp, counted(ranks, "rank"), ranks / tp, ranks / ep));
-  return {ep, tp};
-}
-
 void add_rank_options(CLI::App& command, RankOptions& options) {
   command.add_option("--ranks", options.ranks, "Ranks")
       ->capture_default_str()
@@ -104,11 +90,15 @@ void check_rank_options(const RankOptions& options) {
   (void)backend_of(options);
   (void)timeout();
   if (options.threads == 0) (void)Context::threads();
-  (void)grid_of(options, options.ranks);
+  (void)grid_of(options);
 }
 
 op::Input input_of(const RankOptions& options) {
   return options.act == "bf16" ? op::Input::bf16 : op::Input::nvfp4;
+}
+
+decode::GridShape grid_of(const RankOptions& options) {
+  return decode::grid_shape(options.ranks, options.ep, options.tp);
 }
 
 std::string backend_of(const RankOptions& options) {
@@ -128,7 +118,7 @@ void run_ranks(const RankOptions& options, const Context& context,
   if (const auto seconds = timeout()) local.timeout = std::chrono::seconds(*seconds);
   const int threads =
       threads_per_rank(options.threads > 0 ? options.threads : Context::threads(), options.ranks);
-  const GridShape shape = grid_of(options, options.ranks);
+  const decode::GridShape shape = grid_of(options);
   comm::run_local(options.ranks, local, [&](comm::Group& group) {
     tensor::HostMemory memory;
     decode::Meter meter(memory);

@@ -28,20 +28,13 @@ void add_rank_options(CLI::App& command, RankOptions& options);
 void add_op_options(CLI::App& command, RankOptions& options);
 void add_grid_options(CLI::App& command, RankOptions& options);
 
-// Ranks as a grid of EP x TP.
-struct GridShape {
-  std::int64_t ep = 1;
-  std::int64_t tp = 1;
-};
-// --ep x --tp = ranks: what is not given follows from what is; neither: one row. Error{usage} that gives the
-// numbers where they do not multiply.
-GridShape grid_of(const RankOptions& options, std::int64_t ranks);
-
 // Before any work: what this program lacks (unsupported for a group, device for a device), and what the
 // environment says wrong (usage).
 void check_rank_options(const RankOptions& options);
 
-// What the words mean. Error{usage} for an instruction set in KERF_ISA that this CPU lacks.
+// What the words mean. Error{usage} for numbers of ranks that do not multiply, and for an instruction set in
+// KERF_ISA that this CPU lacks.
+decode::GridShape grid_of(const RankOptions& options);
 op::Input input_of(const RankOptions& options);
 std::string backend_of(const RankOptions& options);
 

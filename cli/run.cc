@@ -54,7 +54,7 @@ void report(const Options& o, const decode::LayerInputs& inputs, const decode::L
             Context& context) {
   decode::Sha256 digest;
   digest.update(std::as_bytes(std::span(r.y)));
-  const GridShape grid = o.mode == "tp" ? grid_of(o.ranks, o.ranks.ranks) : GridShape{o.ranks.ranks, 1};
+  const decode::GridShape grid = o.mode == "tp" ? grid_of(o.ranks) : decode::GridShape{o.ranks.ranks, 1};
   if (context.json) {
     context.out.json({{"checkpoint", o.checkpoint},
                       {"layer", o.layer},
@@ -104,7 +104,7 @@ void check_output(const Options& o, const checkpoint::Checkpoint& from) {
 
 void run(const Options& o, Context& context) {
   check_rank_options(o.ranks);
-  const GridShape grid = grid_of(o.ranks, o.ranks.ranks);
+  const decode::GridShape grid = grid_of(o.ranks);
   if (o.mode == "tp" && grid.tp == 1 && grid.ep > 1)
     throw Error(ErrorKind::usage, "--mode tp cuts nothing with one rank in a row (--tp 1)");
   (void)checkpoint::check_writable(o.out);

@@ -175,10 +175,10 @@ TEST(Plan, ShapesThatCannotBeCutArePlannedAsEp) {
 }
 
 TEST(Plan, NumbersOfRanksMustAgree) {
-  expect_refusal(plan(8, 256, 128, {"--ranks", "3", "--tp", "2", "--ep", "2"}), 2, {"3 ranks", "--ep 2"});
+  expect_refusal(plan(8, 256, 128, {"--ranks", "3", "--tp", "2", "--ep", "2"}), 2, {"3 ranks", "ep 2"});
   expect_refusal(plan(8, 256, 128, {"--ranks", "8", "--ep", "2", "--tp", "2"}), 2,
-                 {"--ep 2 x --tp 2 is not 8 ranks"});
-  expect_refusal(plan(8, 256, 128, {"--ranks", "4", "--tp", "3"}), 2, {"4 ranks", "--tp 3"});
+                 {"ep 2 x tp 2 is not 8 ranks"});
+  expect_refusal(plan(8, 256, 128, {"--ranks", "4", "--tp", "3"}), 2, {"4 ranks", "tp 3"});
   expect_refusal(plan(8, 256, 128, {"--ep", "1048576", "--tp", "1048576"}), 2, {"1099511627776 ranks"});
 }
 
