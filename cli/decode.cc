@@ -44,24 +44,26 @@ std::vector<std::int64_t> batches_of(const Options& o) {
   return batches;
 }
 
-// EP alone where that was asked for, or where nobody asked and there is nothing to cut: one rank, or no NVFP4
-// layer. Whatever else stands against expert TP is refused here, before a weight is read.
+// EP alone where that was asked for, or where nobody asked and there is nothing to cut: one rank a row, or no
+// NVFP4 layer. Whatever else stands against expert TP is refused here, before a weight is read.
 std::vector<decode::Mode> modes_of(const Options& o, const checkpoint::Checkpoint& from,
                                    const std::vector<std::int64_t>& layers, const Context& context) {
   using decode::Mode;
   if (o.mode == "ep") return {Mode::ep};
+  const auto tp = static_cast<int>(grid_of(o.ranks).tp);
   if (!o.mode) {
     const bool nvfp4 = std::any_of(layers.begin(), layers.end(), [&](std::int64_t index) {
       return from.layer(index).kind() == checkpoint::ExpertKind::nvfp4;
     });
-    if (o.ranks.ranks == 1 || !nvfp4) {
-      context.log.info(nvfp4 ? "one rank: nothing to cut, EP only (--ranks N for expert TP)"
-                             : "no NVFP4 layer: nothing to cut, EP only");
+    if (tp == 1 || !nvfp4) {
+      context.log.info(!nvfp4               ? "no NVFP4 layer: nothing to cut, EP only"
+                       : o.ranks.ranks == 1 ? "one rank: nothing to cut, EP only (--ranks N for expert TP)"
+                                            : "tp 1: nothing to cut, EP only");
       return {Mode::ep};
     }
   }
-  Verdict v = decode::shardable(from, layers, o.ranks.ranks);
-  if (!v && o.tail != "fast") v = decode::exact_refused(from, layers, input_of(o.ranks), o.ranks.ranks);
+  Verdict v = decode::shardable(from, layers, tp, o.ranks.fit);
+  if (!v && o.tail != "fast") v = decode::exact_refused(from, layers, input_of(o.ranks), tp, o.ranks.fit);
   if (v)
     throw Error(v->kind,
                 o.mode ? fmt::format("--mode {}: {}", *o.mode, v->text)
@@ -92,11 +94,18 @@ Json tuned_json(const decode::Report& r) {
   return {{"cached", s.found.cached}, {"timed", s.found.timed}, {"left", s.found.left}, {"tuned", tuned}};
 }
 
+// Where the experts of a step's NVFP4 layers are.
+decode::GridShape grid_of_step(const decode::Report& r, const decode::StepReport& s) {
+  if (s.mode == decode::Mode::ep) return {r.ranks, 1};
+  return {r.ep, r.tp};
+}
+
 Json json_of(const decode::Report& r, const Options& o) {
   Json reshard;
   Json probe;
   if (r.reshard) {
-    reshard = {{"seconds", r.reshard->seconds},
+    reshard = {{"slices", r.slices},
+               {"seconds", r.reshard->seconds},
                {"bytes_per_rank", r.reshard->bytes_per_rank},
                {"gib_per_s", r.reshard->gib_per_s()},
                {"peak_extra_bytes", r.reshard->peak_extra_bytes}};
@@ -108,6 +117,8 @@ Json json_of(const decode::Report& r, const Options& o) {
   Json steps = Json::array();
   for (const decode::StepReport& s : r.steps) {
     steps.push_back({{"mode", decode::name(s.mode)},
+                     {"ep", grid_of_step(r, s).ep},
+                     {"tp", grid_of_step(r, s).tp},
                      {"batch", s.batch},
                      {"tail", tail::name(s.tail)},
                      {"us_per_layer", s.us_per_layer},
@@ -123,6 +134,7 @@ Json json_of(const decode::Report& r, const Options& o) {
                  {"experts", c.experts},
                  {"hidden", c.hidden},
                  {"intermediate", c.intermediate},
+                 {"converted_intermediate", c.width},
                  {"top_k", c.top_k}}},
                {"ranks", r.ranks},
                {"group", r.group},
@@ -153,10 +165,11 @@ void print_sharding(const decode::Report& r, Output& out) {
   }
   const decode::ShardReport& s = *r.reshard;
   out.line(
-      "reshard     {} to {} slices of width {}, {} a rank in {:.3f} s ({:.2f} GiB/s), at most "
+      "reshard     {} to {} slices of width {}{}, {} a rank in {:.3f} s ({:.2f} GiB/s), at most "
       "{} "
       "above stock{}",
-      counted(s.nvfp4_layers, "NVFP4 layer"), r.ranks, r.checkpoint.intermediate / r.ranks,
+      counted(s.nvfp4_layers, "NVFP4 layer"), r.tp, widths_text(r.slices),
+      r.ep > 1 ? fmt::format(" in each of {} rows of ranks", r.ep) : std::string(),
       bytes_text(s.bytes_per_rank), s.seconds, s.gib_per_s(), bytes_text(s.peak_extra_bytes),
       s.bf16_layers > 0 ? fmt::format("; {} EP", counted(s.bf16_layers, "BF16 layer") +
                                                      (s.bf16_layers == 1 ? " stays" : " stay"))
@@ -190,13 +203,15 @@ void print_steps(const decode::Report& r, Output& out) {
     return exact ? fmt::format(" {:<5}", text) : std::string();
   };
   out.line("");
-  out.line("{:<5} {:>6}{} {:>13} {:>22} {:>8}  {}", "mode", "batch", tail_column("tail"), "us per layer",
-           "busiest rank's bytes", "GB/s", "output SHA-256");
+  out.line("{:<5} {:>4} {:>4} {:>6}{} {:>13} {:>22} {:>8}  {}", "mode", "ep", "tp", "batch",
+           tail_column("tail"), "us per layer", "busiest rank's bytes", "GB/s", "output SHA-256");
   for (const decode::StepReport& s : r.steps) {
     const double us = s.us_per_layer * static_cast<double>(r.checkpoint.layers);
-    out.line("{:<5} {:>6}{} {:>13.1f} {:>22} {:>8.2f}  {}", decode::name(s.mode), s.batch,
-             tail_column(tail::name(s.tail)), s.us_per_layer, bytes_text(s.busiest_rank_bytes),
-             static_cast<double>(s.busiest_rank_bytes) * 1e-3 / us, s.output_sha256.substr(0, 16));
+    const decode::GridShape grid = grid_of_step(r, s);
+    out.line("{:<5} {:>4} {:>4} {:>6}{} {:>13.1f} {:>22} {:>8.2f}  {}", decode::name(s.mode), grid.ep,
+             grid.tp, s.batch, tail_column(tail::name(s.tail)), s.us_per_layer,
+             bytes_text(s.busiest_rank_bytes), static_cast<double>(s.busiest_rank_bytes) * 1e-3 / us,
+             s.output_sha256.substr(0, 16));
   }
   if (r.block != decode::BlockKind::none)
     for (const decode::StepReport& s : r.steps)
@@ -233,6 +248,9 @@ void print(const decode::Report& r, const Options& o, Output& out) {
   out.line("checkpoint  {}: {} ({} NVFP4, {} BF16), {} of {} x {}, top {}", o.checkpoint,
            counted(c.layers, "layer"), c.nvfp4_layers, c.bf16_layers, counted(c.experts, "expert"), c.hidden,
            c.intermediate, c.top_k);
+  if (c.width != c.intermediate)
+    out.line("padding     {} experts are {} wide, with zeros from {} on",
+             c.nvfp4_layers > 0 ? "NVFP4" : "BF16", c.width, c.intermediate);
   out.line("placement   {} ({} group, {}, backend {}), {} a rank", counted(r.ranks, "rank"), r.group,
            o.ranks.device, r.backend, counted(c.experts / r.ranks, "expert"));
   if (r.ranks > available_cores())
@@ -265,7 +283,8 @@ void run(const Options& o, Context& context) {
   const auto from = checkpoint::Checkpoint::open(o.checkpoint);
   for (const std::string& note : from.notes()) context.log.info(note);
   decode::Options options;
-  options.build = {decode::select_layers(from, wanted_layers), input_of(o.ranks), backend_of(o.ranks), {}};
+  options.build = {
+      decode::select_layers(from, wanted_layers), input_of(o.ranks), backend_of(o.ranks), {}, o.ranks.fit};
   options.block = decode::block_kind(o.block);
   require(decode::unsupported_block(from, options.build.layers, options.block));
   options.modes = modes_of(o, from, options.build.layers, context);

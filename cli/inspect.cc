@@ -148,7 +148,9 @@ void print(const Json& r, const checkpoint::Faults& faults, Output& out) {
   out.line("quantisation  {}", algo.empty() ? "none" : algo);
   out.line("bytes         {} of routed experts", bytes_text(number("expert_bytes")));
   out.line("shards        {}", r["shards"].size());
-  out.line("legal tp      {}", fmt::join(r["legal_tp"].get<std::vector<std::int64_t>>(), ", "));
+  const auto legal = r["legal_tp"].get<std::vector<std::int64_t>>();
+  out.line("legal tp      {}", legal.empty() ? std::string("none without padding (--pad)")
+                                             : fmt::format("{}", fmt::join(legal, ", ")));
   out.line("");
   for (const Json& l : r["layers"]) print_layer(l, number("experts"), out);
   if (!r["notes"].empty()) {

@@ -20,11 +20,11 @@ namespace fs = std::filesystem;
 
 struct Options {
   std::string path;
-  std::optional<std::int64_t> ranks, tp, ep, experts, hidden, intermediate, layers, top_k;
+  std::optional<std::int64_t> ranks, experts, hidden, intermediate, layers, top_k;
   std::optional<std::string> bf16_layers;
   std::int64_t tokens = 8;
   std::string tail = "fast";
-  RankOptions op;  // backend and act alone
+  RankOptions op;  // backend, act and grid alone
 };
 
 // What is known of the model: from a checkpoint, a config, the options, or all of them.
@@ -89,45 +89,38 @@ Model model_of(const Options& o, const Context& context) {
 
 struct Placement {
   std::int64_t ranks = 1;
-  std::int64_t ep = 1;
-  std::int64_t tp = 1;
-  std::string no_tp;  // why the ranks cannot be used for expert TP, empty where they can
+  decode::GridShape grid;
+  std::int64_t stock = 1;  // ranks that hold the stock experts
+  std::string no_tp;       // why the ranks cannot be used for expert TP, empty where they can
 };
 
 Placement placement_of(const Options& o, const Model& m, const Context& context) {
-  if (o.ranks)
-    for (const auto& [name, value] : {std::pair{"--ep", o.ep}, {"--tp", o.tp}})
-      if (value && *value != *o.ranks && (name != std::string_view("--tp") || *value != 1))
-        throw Error(ErrorKind::usage,
-                    fmt::format("--ranks {} and {} {} contradict: wanted the same number{}", *o.ranks, name,
-                                *value, name == std::string_view("--tp") ? ", or --tp 1" : ""));
+  const RankOptions& asked = o.op;
   Placement p;
-  p.ranks = o.ranks.value_or(std::max(o.ep.value_or(1), o.tp.value_or(1)));
-  p.ep = o.ep.value_or(o.ranks.value_or(o.tp.value_or(1)));
-  // BF16 layers stay EP: where there is nothing else, nothing is cut unless that was asked for.
-  p.tp = o.tp.value_or(m.nvfp4_layers > 0 ? o.ranks.value_or(1) : 1);
-  if (!o.ranks && !o.ep && *m.experts % p.ep != 0) {
+  p.ranks = o.ranks.value_or(asked.ep.value_or(1) * asked.tp.value_or(1));
+  if (p.ranks > most_count)
+    throw Error(ErrorKind::usage,
+                fmt::format("--ep x --tp is {} ranks, wanted at most {}", p.ranks, most_count));
+  p.grid = decode::grid_shape(p.ranks, asked.ep, asked.tp);
+  p.stock = p.ranks;
+  if (!o.ranks && !asked.ep && *m.experts % p.stock != 0) {
     // The cut alone was asked about.
     context.log.warning(
         fmt::format("{} experts cannot be loaded whole over {} ranks, so a reshard has nothing to start from",
-                    *m.experts, p.ep));
-    p.ep = 1;
+                    *m.experts, p.stock));
+    p.stock = 1;
   }
   // What decode runs as EP is planned as EP. A cut that was asked for is refused where it cannot be, and so
   // is everything where the experts do not divide either: then both reasons are given.
-  if (!o.tp && o.ranks.value_or(1) > 1) {
+  if (!asked.tp && !asked.ep && p.ranks > 1) {
     if (m.nvfp4_layers == 0)
       p.no_tp = "no NVFP4 layer, and BF16 layers stay EP";
-    else if (const Verdict why = layout::cuttable(*m.hidden, *m.intermediate, p.tp);
-             why && !layout::placeable(*m.experts, p.ep) &&
-             !layout::convertible(*m.hidden, *m.intermediate)) {
+    else if (const Verdict why = layout::cuttable(*m.hidden, *m.intermediate, p.grid.tp, asked.fit);
+             why && !layout::placeable(*m.experts, p.ranks) &&
+             !layout::cuttable(*m.hidden, *m.intermediate, 1, asked.fit))
       p.no_tp = why->text;
-      p.tp = 1;
-    }
+    if (!p.no_tp.empty()) p.grid = {p.ranks, 1};
   }
-  if (p.tp > 1 && p.ep != p.tp)
-    context.log.warning(
-        fmt::format("ep {} and tp {} differ: sizes are given, but a reshard needs them equal", p.ep, p.tp));
   return p;
 }
 
@@ -136,14 +129,27 @@ Json kinds_json(const decode::KindBytes& b) {
           {"scalars", b.scalars}, {"bf16", b.bf16},     {"total", b.total()}};
 }
 
+// Every slice's width, ranks of a row ascending.
+std::vector<std::int64_t> slices_of(const decode::MemoryPlan& plan, std::int64_t tp) {
+  std::vector<std::int64_t> widths;
+  for (std::int64_t part = 0; part < tp; ++part)
+    widths.push_back(layout::slice_of(plan.width, tp, part).width);
+  return widths;
+}
+
 void print(const decode::MemoryRequest& r, const Placement& p, const decode::MemoryPlan& plan, Output& out) {
   out.line("{} and {} of {}, {} x {}, top {}", counted(r.nvfp4_layers, "NVFP4 layer"),
            counted(r.bf16_layers, "BF16 layer"), counted(r.experts, "expert"), r.hidden, r.intermediate,
            r.top_k);
-  out.line("{}: EP {} ({} each), TP {} (slice {})", counted(p.ranks, "rank"), p.ep,
-           counted(r.experts / p.ep, "expert"), p.tp, plan.slice);
+  out.line("{}: stock {} each; EP {} x TP {}: {} of a row, slice {}", counted(p.ranks, "rank"),
+           counted(r.experts / p.stock, "expert"), p.grid.ep, p.grid.tp,
+           counted(r.experts / p.grid.ep, "expert"), widths_text(slices_of(plan, p.grid.tp)));
+  if (r.nvfp4_layers > 0 && plan.width != r.intermediate)
+    out.line("NVFP4 experts padded with zeros from {} to {}", r.intermediate, plan.width);
+  if (r.bf16_layers > 0 && plan.bf16_width != r.intermediate)
+    out.line("BF16 experts padded with zeros from {} to {}", r.intermediate, plan.bf16_width);
   if (!p.no_tp.empty()) out.line("EP alone: expert TP is not possible: {}", p.no_tp);
-  out.line("legal tp  {}", fmt::join(layout::legal_tp(r.intermediate), ", "));
+  out.line("legal tp  {}", fmt::join(layout::legal_tp(plan.width), ", "));
   out.line("legal ep  {}", fmt::join(layout::legal_ep(r.experts), ", "));
   out.line("");
   out.line("{:<22} {:>18} {:>18}", "bytes per rank", "EP (stock)", "TP (added)");
@@ -169,7 +175,7 @@ void print(const decode::MemoryRequest& r, const Placement& p, const decode::Mem
 
 void run(const Options& o, Context& context) {
   const Model m = model_of(o, context);
-  // model_of() saw to it that the sizes are there.
+  // model_of() saw to it that the sizes are there. Of uneven slices the widest is planned.
   const Placement p = placement_of(o, m, context);
   const decode::MemoryRequest r{.experts = m.experts.value_or(0),
                                 .hidden = m.hidden.value_or(0),
@@ -177,8 +183,10 @@ void run(const Options& o, Context& context) {
                                 .top_k = m.top_k.value_or(std::min<std::int64_t>(8, m.experts.value_or(0))),
                                 .nvfp4_layers = m.nvfp4_layers,
                                 .bf16_layers = m.bf16_layers,
-                                .ep = p.ep,
-                                .tp = p.tp,
+                                .ranks = p.stock,
+                                .rows = p.grid.ep,
+                                .tp = p.grid.tp,
+                                .fit = o.op.fit,
                                 .tokens = o.tokens,
                                 .input = input_of(o.op),
                                 .backend = backend_of(o.op),
@@ -193,16 +201,19 @@ void run(const Options& o, Context& context) {
       {{"experts", r.experts},
        {"hidden", r.hidden},
        {"intermediate", r.intermediate},
+       {"converted_intermediate", r.nvfp4_layers > 0 ? plan.width : plan.bf16_width},
        {"top_k", r.top_k},
        {"nvfp4_layers", r.nvfp4_layers},
        {"bf16_layers", r.bf16_layers},
        {"ranks", p.ranks},
-       {"ep", p.ep},
-       {"tp", p.tp},
+       {"ep", p.grid.ep},
+       {"tp", p.grid.tp},
        {"tp_not_possible", p.no_tp.empty() ? Json() : Json(p.no_tp)},
-       {"experts_per_rank", r.experts / p.ep},
+       {"experts_per_rank", r.experts / p.stock},
+       {"experts_per_row", r.experts / p.grid.ep},
        {"slice", plan.slice},
-       {"legal_tp", layout::legal_tp(r.intermediate)},
+       {"slices", slices_of(plan, p.grid.tp)},
+       {"legal_tp", layout::legal_tp(plan.width)},
        {"legal_ep", layout::legal_ep(r.experts)},
        {"bytes_per_rank", {{"ep", kinds_json(plan.ep)}, {"tp", kinds_json(plan.tp)}}},
        {"reshard_packed", plan.packed},
@@ -219,12 +230,9 @@ void add_plan(CLI::App& app, Context& context) {
       ->check(not_empty());
   command
       ->add_option("--ranks", o->ranks,
-                   "Ranks: sets ep and tp where they are not given (EP alone where nothing can be cut so)")
+                   "Ranks [ep x tp]; EP alone where nothing can be cut so and neither --ep nor --tp is given")
       ->transform(whole_number(1, most_count));
-  command->add_option("--tp", o->tp, "Ranks that share each expert as slices; 1: EP alone")
-      ->transform(whole_number(1, most_count));
-  command->add_option("--ep", o->ep, "Ranks that share the experts whole")
-      ->transform(whole_number(1, most_count));
+  add_grid_options(*command, o->op);
   command->add_option("--experts", o->experts, "Experts, E")->transform(whole_number(1, most_size));
   command->add_option("--hidden", o->hidden, "Expert input and output width, H")
       ->transform(whole_number(1, most_size));

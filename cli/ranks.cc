@@ -54,10 +54,24 @@ void add_op_options(CLI::App& command, RankOptions& options) {
       ->check(not_empty());
 }
 
+void add_grid_options(CLI::App& command, RankOptions& options) {
+  command
+      .add_option("--ep", options.ep, "Rows of ranks that share the experts between them [ranks / tp, or 1]")
+      ->transform(whole_number(1, most_count));
+  command
+      .add_option("--tp", options.tp, "Ranks of a row, that share each of its experts as slices [ranks / ep]")
+      ->transform(whole_number(1, most_count));
+  command.add_flag("--uneven", options.fit.uneven,
+                   "Let slices differ by 64 of I where tp does not divide its tiles");
+  command.add_flag("--pad", options.fit.pad,
+                   "Add zeros to I, up to the next width that fits the layout and tp");
+}
+
 void add_rank_options(CLI::App& command, RankOptions& options) {
   command.add_option("--ranks", options.ranks, "Ranks")
       ->capture_default_str()
       ->transform(whole_number(1, most_ranks));
+  add_grid_options(command, options);
   command.add_option("--group", options.group, "How ranks talk: " + names_of("local", "group"))
       ->capture_default_str()
       ->check(CLI::IsMember({"local", "mpi", "nccl"}));
@@ -76,10 +90,15 @@ void check_rank_options(const RankOptions& options) {
   (void)backend_of(options);
   (void)timeout();
   if (options.threads == 0) (void)Context::threads();
+  (void)grid_of(options);
 }
 
 op::Input input_of(const RankOptions& options) {
   return options.act == "bf16" ? op::Input::bf16 : op::Input::nvfp4;
+}
+
+decode::GridShape grid_of(const RankOptions& options) {
+  return decode::grid_shape(options.ranks, options.ep, options.tp);
 }
 
 std::string backend_of(const RankOptions& options) {
@@ -99,10 +118,14 @@ void run_ranks(const RankOptions& options, const Context& context,
   if (const auto seconds = timeout()) local.timeout = std::chrono::seconds(*seconds);
   const int threads =
       threads_per_rank(options.threads > 0 ? options.threads : Context::threads(), options.ranks);
+  const decode::GridShape shape = grid_of(options);
   comm::run_local(options.ranks, local, [&](comm::Group& group) {
     tensor::HostMemory memory;
     decode::Meter meter(memory);
-    body(decode::Rank{group, meter, Workers(threads), context.log});
+    std::optional<comm::Grid> grid;  // only where it says more than the group
+    if (shape.ep > 1 && shape.tp > 1)
+      grid.emplace(group, static_cast<int>(shape.ep), static_cast<int>(shape.tp));
+    body(decode::Rank{group, meter, Workers(threads), context.log, grid ? &*grid : nullptr});
   });
 }
 

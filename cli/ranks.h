@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "cli/context.h"
@@ -17,22 +18,28 @@ struct RankOptions {
   std::string act = "nvfp4";
   std::string backend;  // empty: KERF_ISA's, else the best of this CPU
   int threads = 0;      // of all ranks together, 0: Context::threads()
+  std::optional<std::int64_t> ep, tp;
+  layout::Fit fit;
 };
 
 void add_rank_options(CLI::App& command, RankOptions& options);
-// Of them, those that say how the op runs: --act and --backend.
+// Of them, those that a plan has too: --act and --backend, how the op runs; --ep and --tp, the grid; --uneven
+// and --pad, what may be done about a width.
 void add_op_options(CLI::App& command, RankOptions& options);
+void add_grid_options(CLI::App& command, RankOptions& options);
 
 // Before any work: what this program lacks (unsupported for a group, device for a device), and what the
 // environment says wrong (usage).
 void check_rank_options(const RankOptions& options);
 
-// What the words mean. Error{usage} for an instruction set in KERF_ISA that this CPU lacks.
+// What the words mean. Error{usage} for numbers of ranks that do not multiply, and for an instruction set in
+// KERF_ISA that this CPU lacks.
+decode::GridShape grid_of(const RankOptions& options);
 op::Input input_of(const RankOptions& options);
 std::string backend_of(const RankOptions& options);
 
-// Calls body once a rank, each with memory and workers of its own; rethrows what the ranks
-// agreed on.
+// Calls body once a rank, each with memory and workers of its own, and with the grid where it has several
+// rows of several ranks; rethrows what the ranks agreed on.
 void run_ranks(const RankOptions& options, const Context& context,
                const std::function<void(const decode::Rank&)>& body);
 

@@ -54,12 +54,15 @@ void report(const Options& o, const decode::LayerInputs& inputs, const decode::L
             Context& context) {
   decode::Sha256 digest;
   digest.update(std::as_bytes(std::span(r.y)));
+  const decode::GridShape grid = o.mode == "tp" ? grid_of(o.ranks) : decode::GridShape{o.ranks.ranks, 1};
   if (context.json) {
     context.out.json({{"checkpoint", o.checkpoint},
                       {"layer", o.layer},
                       {"mode", o.mode},
                       {"tail", o.tail},
                       {"ranks", o.ranks.ranks},
+                      {"ep", grid.ep},
+                      {"tp", grid.tp},
                       {"tokens", r.tokens},
                       {"rows", inputs.rows_name},
                       {"routes", inputs.routes_name},
@@ -67,9 +70,10 @@ void report(const Options& o, const decode::LayerInputs& inputs, const decode::L
                       {"y_sha256", digest.hex()}});
     return;
   }
-  context.out.line("{}: y BF16 [{}, {}] of layer {} from {} and {}, {} on {}, SHA-256 {}", o.out, r.tokens,
-                   r.hidden, o.layer, inputs.rows_name, inputs.routes_name, o.mode,
-                   counted(o.ranks.ranks, "rank"), digest.hex());
+  context.out.line(
+      "{}: y BF16 [{}, {}] of layer {} from {} and {}, {} on {}{}, SHA-256 {}", o.out, r.tokens, r.hidden,
+      o.layer, inputs.rows_name, inputs.routes_name, o.mode, counted(o.ranks.ranks, "rank"),
+      grid.ep > 1 && grid.tp > 1 ? fmt::format(" (EP {} x TP {})", grid.ep, grid.tp) : "", digest.hex());
 }
 
 namespace fs = std::filesystem;
@@ -100,6 +104,9 @@ void check_output(const Options& o, const checkpoint::Checkpoint& from) {
 
 void run(const Options& o, Context& context) {
   check_rank_options(o.ranks);
+  const decode::GridShape grid = grid_of(o.ranks);
+  if (o.mode == "tp" && grid.tp == 1 && grid.ep > 1)
+    throw Error(ErrorKind::usage, "--mode tp cuts nothing with one rank in a row (--tp 1)");
   (void)checkpoint::check_writable(o.out);
   Stopwatch time(context);
   const auto from = checkpoint::Checkpoint::open(o.checkpoint);
@@ -117,6 +124,7 @@ void run(const Options& o, Context& context) {
   decode::LayerOptions options{o.layer, o.mode == "tp" ? decode::Mode::tp : decode::Mode::ep,
                                input_of(o.ranks), backend_of(o.ranks), o.unfinalized};
   if (o.tail == "exact") options.tail = tail::Kind::exact;
+  options.fit = o.ranks.fit;
   std::optional<decode::LayerResult> result;
   run_ranks(o.ranks, context, [&](const decode::Rank& rank) {
     decode::LayerResult mine = decode::run_layer(from, options, inputs, rank);

@@ -1,6 +1,7 @@
 #include "cli/text.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -52,6 +53,18 @@ std::string bytes_text(std::int64_t bytes) {
     ++unit;
   }
   return fmt::format("{:.2f} {}", value, units[unit]);
+}
+
+std::string widths_text(const std::vector<std::int64_t>& slices) {
+  std::vector<std::string> widths;
+  for (auto at = slices.begin(); at != slices.end();) {
+    const auto next = std::find_if(at, slices.end(), [&](std::int64_t width) { return width != *at; });
+    widths.push_back(at == slices.begin() && next == slices.end()
+                         ? std::to_string(*at)
+                         : fmt::format("{} ({})", *at, counted(next - at, "rank")));
+    at = next;
+  }
+  return widths.empty() ? "none" : fmt::format("{}", fmt::join(widths, " and "));
 }
 
 std::string ranges_text(const std::vector<std::int64_t>& numbers) {

@@ -12,6 +12,9 @@ std::string bytes_text(std::int64_t bytes);                         // "1.50 GiB
 std::string ranges_text(const std::vector<std::int64_t>& numbers);  // ascending: "0-3, 7"; "none" for none
 std::string counted(std::int64_t count, std::string_view one);      // "1 shard", "2 shards"
 
+// Widths of slices, those that are equal together: "64", "128 (4 ranks) and 64 (4 ranks)".
+std::string widths_text(const std::vector<std::int64_t>& slices);
+
 // Text for a terminal. Names come from files that others wrote: what would steer the terminal, and what is
 // not UTF-8, is shown as \xNN, byte by byte. `lines`: line feeds stay.
 std::string printable(std::string_view text, bool lines = false);

@@ -29,6 +29,8 @@
 #include "kerf/decode/build.h"
 #include "kerf/decode/decode.h"
 #include "kerf/decode/exact.h"
+#include "kerf/decode/fit.h"
+#include "kerf/decode/grid_shape.h"
 #include "kerf/decode/inputs.h"
 #include "kerf/decode/layer.h"
 #include "kerf/decode/memory_plan.h"

@@ -8,6 +8,7 @@
 #include "kerf/base/fp_guard.h"
 #include "kerf/base/function_ref.h"
 #include "kerf/comm/agree.h"
+#include "kerf/decode/fit.h"
 #include "kerf/decode/scalars.h"
 #include "kerf/layout/convert.h"
 #include "kerf/layout/geometry.h"
@@ -45,28 +46,30 @@ std::span<std::byte> part(const T& tensor, std::int64_t e, std::int64_t parts) {
   return bytes.subspan(static_cast<std::size_t>(e) * size, size);
 }
 
+// `shape` is what is made of experts of width `intermediate`.
 layout::Nvfp4Experts convert_nvfp4(const checkpoint::MoeLayer& from, const layout::ExpertsShape& shape,
-                                   std::int64_t first, const Rank& rank) {
+                                   std::int64_t intermediate, std::int64_t first, const Rank& rank) {
   layout::Nvfp4Experts out(rank.memory, shape, first);
   for_each_expert(rank.workers, shape.experts, [&](std::int64_t e) {
     const checkpoint::ExpertViews v = from.expert(first + e);
-    layout::convert(layout::LogicalNvfp4<const std::byte>{v.gate.bytes, v.gate_sf.bytes, v.up.bytes,
-                                                          v.up_sf.bytes, v.down.bytes, v.down_sf.bytes},
-                    shape.hidden, shape.intermediate,
-                    {part(out.w13, e, shape.experts), part(out.w13_sf, e, shape.experts),
-                     part(out.w2, e, shape.experts), part(out.w2_sf, e, shape.experts)});
+    layout::convert_padded(
+        layout::LogicalNvfp4<const std::byte>{v.gate.bytes, v.gate_sf.bytes, v.up.bytes, v.up_sf.bytes,
+                                              v.down.bytes, v.down_sf.bytes},
+        shape.hidden, intermediate, shape.intermediate,
+        {part(out.w13, e, shape.experts), part(out.w13_sf, e, shape.experts), part(out.w2, e, shape.experts),
+         part(out.w2_sf, e, shape.experts)});
   });
   return out;
 }
 
 layout::Bf16Experts convert_bf16(const checkpoint::MoeLayer& from, const layout::ExpertsShape& shape,
-                                 std::int64_t first, const Rank& rank) {
+                                 std::int64_t intermediate, std::int64_t first, const Rank& rank) {
   layout::Bf16Experts out(rank.memory, shape, first);
   for_each_expert(rank.workers, shape.experts, [&](std::int64_t e) {
     const checkpoint::ExpertViews v = from.expert(first + e);
-    layout::convert(layout::LogicalBf16<const std::byte>{v.gate.bytes, v.up.bytes, v.down.bytes},
-                    shape.hidden, shape.intermediate,
-                    {part(out.w13, e, shape.experts), part(out.w2, e, shape.experts)});
+    layout::convert_padded(layout::LogicalBf16<const std::byte>{v.gate.bytes, v.up.bytes, v.down.bytes},
+                           shape.hidden, intermediate, shape.intermediate,
+                           {part(out.w13, e, shape.experts), part(out.w2, e, shape.experts)});
   });
   return out;
 }
@@ -87,16 +90,21 @@ op::Arithmetic arithmetic_of(ExpertKind kind, op::Input input) {
   return input == op::Input::nvfp4 ? op::Arithmetic::w4a4 : op::Arithmetic::w4a16;
 }
 
+Whole whole_experts(const checkpoint::ModelConfig& config, ExpertKind kind, int ranks,
+                    const BuildOptions& options) {
+  return {arithmetic_of(kind, options.input), config.experts / ranks, config.hidden, config.intermediate,
+          options.slices};
+}
+
 // Everything that can be refused without touching a weight.
 void check_shapes(const checkpoint::Checkpoint& from, const std::vector<std::int64_t>& layers, int ranks,
                   const BuildOptions& options) {
   const checkpoint::ModelConfig& config = from.config();
   const op::Backend& backend = op::backend(options.backend);
   require(layout::placeable(config.experts, ranks));
-  const layout::ExpertsShape shape{config.experts / ranks, config.hidden, config.intermediate};
   for (const std::int64_t index : layers)
     comm::in_context(fmt::format("layer {}", index), [&] {
-      require(backend.supports(arithmetic_of(from.layer(index).kind(), options.input), shape));
+      require(unfit(backend, whole_experts(config, from.layer(index).kind(), ranks, options), options.fit));
     });
 }
 
@@ -138,7 +146,8 @@ Layer build_layer(const checkpoint::Checkpoint& from, const checkpoint::MoeLayer
                   const checkpoint::LayerScales& scales, const BuildOptions& options, const Rank& rank) {
   const checkpoint::ModelConfig& config = from.config();
   const op::Backend& backend = op::backend(options.backend);
-  const layout::ExpertsShape shape{config.experts / rank.group.size(), config.hidden, config.intermediate};
+  const layout::ExpertsShape shape =
+      whole_experts(config, source.kind(), rank.group.size(), options).shape(options.fit);
   const std::int64_t first = shape.experts * rank.group.rank();
   Layer layer;
   layer.index = source.index();
@@ -146,13 +155,13 @@ Layer build_layer(const checkpoint::Checkpoint& from, const checkpoint::MoeLayer
   layer.norm = read_norm(source, config);
   if (layer.kind == ExpertKind::nvfp4) {
     layer.input = scales.weight_only ? op::Input::bf16 : options.input;
-    layout::Nvfp4Experts experts = convert_nvfp4(source, shape, first, rank);
+    layout::Nvfp4Experts experts = convert_nvfp4(source, shape, config.intermediate, first, rank);
     write_scalars(scales, layer.input, experts);
     layer.ep = backend.bind(op::Nvfp4Args{experts.view(), config.experts, config.top_k, layer.input, {}});
     layer.stock = std::move(experts);
   } else {
     layer.input = op::Input::bf16;
-    layout::Bf16Experts experts = convert_bf16(source, shape, first, rank);
+    layout::Bf16Experts experts = convert_bf16(source, shape, config.intermediate, first, rank);
     layer.ep = backend.bind(op::Bf16Args{experts.view(), config.experts, config.top_k, {}});
     layer.stock = std::move(experts);
   }

@@ -17,6 +17,7 @@
 #include "kerf/comm/group.h"
 #include "kerf/decode/layer.h"
 #include "kerf/decode/meter.h"
+#include "kerf/layout/geometry.h"
 
 namespace kerf::decode {
 
@@ -47,6 +48,8 @@ struct BuildOptions {
   op::Input input = op::Input::nvfp4;  // what NVFP4 experts are given; weight-only checkpoints: always bf16
   std::string backend = "cpu";         // op::backend_names()
   std::function<void(std::int64_t done, std::int64_t of)> progress;  // called on every rank, may be empty
+  layout::Fit fit = {};     // what may be done about an intermediate width that does not fit
+  std::int64_t slices = 1;  // that NVFP4 experts will be cut into: what they are padded for, if they are
 };
 
 // The layers to build: ascending, without repeats; all where `wanted` is empty. Error{usage} that lists the

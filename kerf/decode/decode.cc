@@ -102,7 +102,7 @@ Measured measure_layer(const Runtime& runtime, std::size_t position, StepReport&
                        const Options& options, const InputShape& shape, const Rank& rank) {
   const Layer& layer = runtime.layers()[position];
   const auto reads = [&](const std::vector<std::int32_t>& ids) {
-    report.busiest_rank_bytes += busiest_rank_bytes(layer, report.mode, ids, rank.group.size());
+    report.busiest_rank_bytes += busiest_rank_bytes(layer, report.mode, ids, rank);
   };
   if (runtime.blocks().empty()) {
     Inputs inputs;
@@ -180,6 +180,10 @@ Facts facts_of(const checkpoint::ModelConfig& config, std::span<const Layer> lay
   facts.hidden = config.hidden;
   facts.model_hidden = config.model_hidden;
   facts.intermediate = config.intermediate;
+  const auto nvfp4 = std::find_if(layers.begin(), layers.end(), [](const Layer& layer) {
+    return layer.kind == checkpoint::ExpertKind::nvfp4;
+  });
+  facts.width = (nvfp4 != layers.end() ? *nvfp4 : layers.front()).ep->shape().intermediate;
   facts.top_k = config.top_k;
   return facts;
 }
@@ -223,6 +227,10 @@ Report run(const checkpoint::Checkpoint& from, const Options& options, const Ran
   Report report;
   report.checkpoint = facts_of(config, runtime.layers());
   report.ranks = rank.group.size();
+  report.ep = building.expert_tp ? rank.group.size() / rank.row().size() : rank.group.size();
+  report.tp = building.expert_tp ? rank.row().size() : 1;
+  for (int part = 0; building.expert_tp && part < report.tp; ++part)
+    report.slices.push_back(layout::slice_of(report.checkpoint.width, report.tp, part).width);
   report.group = rank.group.name();
   report.backend = options.build.backend;
   const std::span<const Layer> layers = runtime.layers();

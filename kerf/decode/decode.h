@@ -38,7 +38,8 @@ struct Facts {
   std::int64_t experts = 0;
   std::int64_t hidden = 0;
   std::int64_t model_hidden = 0;  // the model's own width: that of rows where a block is run
-  std::int64_t intermediate = 0;
+  std::int64_t intermediate = 0;  // the model's I
+  std::int64_t width = 0;  // I of the converted experts, padding included: NVFP4's, where there are any
   std::int64_t top_k = 0;
 };
 
@@ -71,6 +72,9 @@ struct StockTactics {
 struct Report {
   Facts checkpoint;
   int ranks = 0;
+  int ep = 1;                        // rows of ranks in Mode::tp, each with all slices of its experts
+  int tp = 1;                        // ranks of a row; without Mode::tp: every rank is a row of its own
+  std::vector<std::int64_t> slices;  // widths of a row's slices, ascending ranks; empty without Mode::tp
   std::string group;
   std::string backend;
   // What NVFP4 layers ran on: quantised rows in any of them, or bf16 (also where there is no such layer).

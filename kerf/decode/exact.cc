@@ -32,7 +32,7 @@ Verdict exact_refused(std::int64_t intermediate, std::int64_t slices) {
 }
 
 Verdict exact_refused(const checkpoint::Checkpoint& from, std::span<const std::int64_t> layers,
-                      op::Input input, std::int64_t slices) {
+                      op::Input input, std::int64_t slices, const layout::Fit& fit) {
   if (slices == 1) return std::nullopt;
   bool cut = false;
   for (const std::int64_t index : layers) {
@@ -42,7 +42,8 @@ Verdict exact_refused(const checkpoint::Checkpoint& from, std::span<const std::i
     checkpoint::Faults faults;  // build() reports them
     if (input == op::Input::bf16 || layer.scales(faults).weight_only) return no_canonical_sums(index);
   }
-  return cut ? exact_refused(from.config().intermediate, slices) : std::nullopt;
+  return cut ? exact_refused(layout::converted_width(from.config().intermediate, slices, fit), slices)
+             : std::nullopt;
 }
 
 Verdict exact_refused(std::span<const Layer> layers, std::int64_t slices) {

@@ -7,6 +7,7 @@
 #include "kerf/base/error.h"
 #include "kerf/checkpoint/checkpoint.h"
 #include "kerf/decode/layer.h"
+#include "kerf/layout/geometry.h"
 #include "kerf/op/op.h"
 
 namespace kerf::decode {
@@ -15,10 +16,11 @@ namespace kerf::decode {
 // bit; otherwise unsupported, with the numbers of slices for which they do.
 Verdict exact_refused(std::int64_t intermediate, std::int64_t slices);
 
-// The same for `layers` of a checkpoint whose NVFP4 experts are given `input`. Cut layers need canonical sums
-// besides, which W4A16 does not have; BF16 layers are never cut. Reads global scales at most, no weights.
+// The same for `layers` of a checkpoint whose NVFP4 experts are given `input`, at the width that `fit` pads
+// them to. Cut layers need canonical sums besides, which W4A16 does not have; BF16 layers are never cut.
+// Reads global scales at most, no weights.
 Verdict exact_refused(const checkpoint::Checkpoint& from, std::span<const std::int64_t> layers,
-                      op::Input input, std::int64_t slices);
+                      op::Input input, std::int64_t slices, const layout::Fit& fit = {});
 // The same for layers that are bound.
 Verdict exact_refused(std::span<const Layer> layers, std::int64_t slices);
 

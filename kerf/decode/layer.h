@@ -1,6 +1,6 @@
 // One layer's routed experts as one rank holds them: stock (whole experts, EP) and, after a reshard, sliced
-// (all experts, I' wide, expert TP), each bound to the op's backend once. Tensors and the ops bound to them
-// stay where they are when a Layer is moved.
+// (its row's experts, I' wide, expert TP), each bound to the op's backend once. Tensors and the ops bound to
+// them stay where they are when a Layer is moved.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@
 
 namespace kerf::decode {
 
-// Where a step's experts are: whole on one rank each, or sliced over all ranks. BF16 layers are EP in either.
+// Where a step's experts are: whole on one rank each, or sliced over a row of ranks. BF16 layers are EP in
+// either.
 enum class Mode : std::uint8_t { ep, tp };
 std::string_view name(Mode mode);
 

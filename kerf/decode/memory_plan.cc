@@ -7,6 +7,7 @@
 
 #include "kerf/base/format.h"
 #include "kerf/decode/exact.h"
+#include "kerf/decode/fit.h"
 #include "kerf/decode/plan.h"
 #include "kerf/layout/geometry.h"
 #include "kerf/op/op.h"
@@ -33,18 +34,33 @@ KindBytes times(std::int64_t layers, const KindBytes& b) {
           layers * b.w2_sf, layers * b.scalars, layers * b.bf16};
 }
 
-// A kind of layer, as one rank holds it.
+// The whole experts of each kind of layer, as one rank holds them.
+std::vector<Whole> wholes(const MemoryRequest& r) {
+  std::vector<Whole> out;
+  if (r.nvfp4_layers > 0)
+    out.push_back({r.input == op::Input::nvfp4 ? op::Arithmetic::w4a4 : op::Arithmetic::w4a16,
+                   r.experts / r.ranks, r.hidden, r.intermediate, r.tp});
+  if (r.bf16_layers > 0)
+    out.push_back({op::Arithmetic::bf16, r.experts / r.ranks, r.hidden, r.intermediate, 1});
+  return out;
+}
+
+// What one rank runs steps on.
 struct Held {
   op::Arithmetic arithmetic;
   layout::ExpertsShape shape;
 };
 
 std::vector<Held> held(const MemoryRequest& r) {
-  const op::Arithmetic nvfp4 = r.input == op::Input::nvfp4 ? op::Arithmetic::w4a4 : op::Arithmetic::w4a16;
   std::vector<Held> out;
-  if (r.nvfp4_layers > 0) out.push_back({nvfp4, {r.experts / r.ep, r.hidden, r.intermediate}});
-  if (r.nvfp4_layers > 0 && r.tp > 1) out.push_back({nvfp4, {r.experts, r.hidden, r.intermediate / r.tp}});
-  if (r.bf16_layers > 0) out.push_back({op::Arithmetic::bf16, {r.experts / r.ep, r.hidden, r.intermediate}});
+  for (const Whole& whole : wholes(r)) {
+    const layout::ExpertsShape shape = whole.shape(r.fit);
+    out.push_back({whole.arithmetic, shape});
+    if (r.tp > 1 && whole.arithmetic != op::Arithmetic::bf16)
+      out.push_back(
+          {whole.arithmetic,
+           {r.experts / r.rows, r.hidden, layout::slice_of(shape.intermediate, r.tp, r.part).width}});
+  }
   return out;
 }
 
@@ -66,7 +82,7 @@ std::int64_t step_buffers(const MemoryRequest& r) {
     }
   }
   const std::int64_t slices = r.nvfp4_layers > 0 ? r.tp : 1;
-  return step_bytes(sizes, {r.tokens, r.top_k, r.hidden, std::max(r.ep, r.tp), r.workers, slices, r.tail});
+  return step_bytes(sizes, {r.tokens, r.top_k, r.hidden, std::max(r.ranks, r.tp), r.workers, slices, r.tail});
 }
 
 Verdict bad_numbers(const MemoryRequest& r) {
@@ -85,9 +101,10 @@ Verdict bad_numbers(const MemoryRequest& r) {
     return because(ErrorKind::usage, "top-k is {}, but there are only {} experts", r.top_k, r.experts);
   if (r.tokens > most_tokens)
     return because(ErrorKind::usage, "a step of {} tokens, wanted 1 to {}", r.tokens, most_tokens);
-  // The largest sums, in a type that does not wrap.
+  // The largest sums, in a type that does not wrap. Padding adds less than 64 for each slice.
   const auto wide = [](std::int64_t v) { return static_cast<long double>(v); };
-  const long double weights = 6.0L * wide(r.experts) * wide(r.hidden) * wide(r.intermediate);
+  const long double padding = r.fit.pad ? 64.0L * wide(std::max<std::int64_t>(r.tp, 1)) : 0.0L;
+  const long double weights = 6.0L * wide(r.experts) * wide(r.hidden) * (wide(r.intermediate) + padding);
   const long double layers = wide(r.nvfp4_layers) + wide(r.bf16_layers);
   const long double rows = 8.0L * wide(r.hidden) * (wide(r.tokens) * wide(r.top_k) + 64.0L * wide(r.experts));
   if (2 * weights * layers > 0x1p60L || rows > 0x1p60L)
@@ -98,27 +115,26 @@ Verdict bad_numbers(const MemoryRequest& r) {
 
 Verdict bad_shape(const MemoryRequest& r) {
   if (r.nvfp4_layers > 0)
-    if (Verdict v = layout::cuttable(r.hidden, r.intermediate, r.tp)) return v;
+    if (Verdict v = layout::cuttable(r.hidden, r.intermediate, r.tp, r.fit)) return v;
   if (r.nvfp4_layers > 0 && r.tp > 1 && r.tail.kind == tail::Kind::exact) {
     if (r.input == op::Input::bf16)
       return because(ErrorKind::unsupported,
                      "exact tails of sliced experts need canonical sums, which W4A16 does not have");
-    if (Verdict v = exact_refused(r.intermediate, r.tp)) return v;
+    if (Verdict v = exact_refused(layout::converted_width(r.intermediate, r.tp, r.fit), r.tp)) return v;
   }
   if (r.tp < 1) return because(ErrorKind::usage, "tp {} is not a number of ranks", r.tp);
   if (r.nvfp4_layers == 0 && r.tp > 1)
     return because(ErrorKind::unsupported,
                    "tp {} on BF16 layers alone: only NVFP4 experts are cut; legal tp: 1", r.tp);
+  if (r.part < 0 || r.part >= r.tp)
+    return because(ErrorKind::usage, "slice {} of {}, wanted 0 to {}", r.part, r.tp, r.tp - 1);
   // Whole experts of each kind: what build() asks of the same backend.
   const op::Backend* backend = nullptr;
   if (Verdict v = attempt([&] { backend = &op::backend(r.backend); })) return v;
-  for (const Held& h : held({.experts = r.experts,
-                       .hidden = r.hidden,
-                       .intermediate = r.intermediate,
-                       .nvfp4_layers = r.nvfp4_layers,
-                       .bf16_layers = r.bf16_layers,
-                       .input = r.input}))
-    if (Verdict v = backend->supports(h.arithmetic, h.shape)) return v;
+  MemoryRequest one = r;
+  one.ranks = 1;
+  for (const Whole& whole : wholes(one))
+    if (Verdict v = unfit(*backend, whole, r.fit)) return v;
   return std::nullopt;
 }
 
@@ -127,7 +143,8 @@ Verdict bad_shape(const MemoryRequest& r) {
 Verdict unsupported(const MemoryRequest& r) {
   if (Verdict why = bad_numbers(r)) return why;
   Verdict shape = bad_shape(r);
-  Verdict placement = layout::placeable(r.experts, r.ep);
+  Verdict placement = layout::placeable(r.experts, r.ranks);
+  if (!placement) placement = layout::placeable(r.experts, r.rows);
   if (!shape || !placement) return shape ? shape : placement;
   // Both, so that neither has to be found by trying again. Arguments that make no sense lead.
   if (placement->kind == ErrorKind::usage) std::swap(shape, placement);
@@ -136,14 +153,16 @@ Verdict unsupported(const MemoryRequest& r) {
 
 MemoryPlan memory_plan(const MemoryRequest& r) {
   require(unsupported(r));
-  const std::int64_t local = r.experts / r.ep;
+  const std::int64_t local = r.experts / r.ranks;
   MemoryPlan p;
-  p.slice = r.intermediate / r.tp;
-  const KindBytes stock = nvfp4_layer(local, r.hidden, r.intermediate);
+  p.width = layout::converted_width(r.intermediate, r.tp, r.fit);
+  p.bf16_width = layout::converted_width(r.intermediate, 1, r.fit);
+  p.slice = r.tp > 1 ? layout::slice_of(p.width, r.tp, r.part).width : p.width;
+  const KindBytes stock = nvfp4_layer(local, r.hidden, p.width);
   p.ep = times(r.nvfp4_layers, stock);
-  p.ep.bf16 = r.bf16_layers * local * 3 * r.hidden * r.intermediate * 2;
+  p.ep.bf16 = r.bf16_layers * local * 3 * r.hidden * p.bf16_width * 2;
   if (r.tp > 1) {
-    p.tp = times(r.nvfp4_layers, nvfp4_layer(r.experts, r.hidden, p.slice));
+    p.tp = times(r.nvfp4_layers, nvfp4_layer(r.experts / r.rows, r.hidden, p.slice));
     p.packed = std::max({stock.w13, stock.w13_sf, stock.w2, stock.w2_sf});
   }
   p.buffers = step_buffers(r);

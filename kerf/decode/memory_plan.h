@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
-
 #include <string>
 
 #include "kerf/base/error.h"
+#include "kerf/layout/geometry.h"
 #include "kerf/op/op.h"
 #include "kerf/tail/tail.h"
 
@@ -18,8 +18,11 @@ struct MemoryRequest {
   std::int64_t top_k = 0;         // K
   std::int64_t nvfp4_layers = 0;
   std::int64_t bf16_layers = 0;
-  std::int64_t ep = 1;                 // ranks that hold whole experts, E / ep each
-  std::int64_t tp = 1;                 // ranks that hold slices of all experts, I / tp wide; 1: no expert TP
+  std::int64_t ranks = 1;              // that hold whole experts, E / ranks each
+  std::int64_t rows = 1;               // rows of tp ranks, each with slices of E / rows experts
+  std::int64_t tp = 1;                 // slices that experts are cut into; 1: no expert TP
+  std::int64_t part = 0;               // which of them the rank in question holds; 0 is the widest
+  layout::Fit fit = {};                // what may be done about an I that does not fit
   std::int64_t tokens = 8;             // largest step, at most most_tokens
   op::Input input = op::Input::nvfp4;  // what NVFP4 experts are given
   std::string backend = "cpu";         // op::backend_names()
@@ -36,10 +39,12 @@ struct KindBytes {
 };
 
 struct MemoryPlan {
-  KindBytes ep;             // stock experts: what loading leaves
-  KindBytes tp;             // sliced experts, which a reshard adds (BF16 layers stay EP); zero at tp 1
-  std::int64_t slice = 0;   // I / tp
-  std::int64_t packed = 0;  // largest transient of a reshard: one tensor kind of one layer, packed
+  KindBytes ep;                 // stock experts: what loading leaves
+  KindBytes tp;                 // sliced experts, which a reshard adds (BF16 layers stay EP); zero at tp 1
+  std::int64_t width = 0;       // I of converted NVFP4 experts, padding included
+  std::int64_t bf16_width = 0;  // of BF16 experts
+  std::int64_t slice = 0;       // width of this rank's slices
+  std::int64_t packed = 0;      // largest transient of a reshard: one tensor kind of one layer, packed
   // Everything that steps share: rows, routing metadata, quantised input, the backend's workspace, the tail's
   // scratch. What Runtime::footprint() reports as steps.
   std::int64_t buffers = 0;

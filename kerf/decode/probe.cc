@@ -105,7 +105,7 @@ double probe(const Layer& layer, const ProbeOptions& options, const Rank& rank) 
     ep = run(*layer.ep, input, rank);
     tp = run(*layer.tp, input, rank);
   });
-  const double value = expert_tp::probe_rel_l2(ep.output, tp.output, rank.group);
+  const double value = expert_tp::probe_rel_l2(ep.output, tp.output, {rank.group, rank.row()});
   if (value <= options.limit) return value;  // false for NaN
 
   const std::vector<std::string> ranks = comm::gather_text(

@@ -1,7 +1,7 @@
-// The probe: does a resharded layer compute what its EP experts compute? For one input, the TP rows of all
-// ranks are added and compared with the EP rows. It catches what moving bytes can get wrong (a slice in the
-// wrong place, a scale tensor of another expert, a scalar in the wrong order) before the first token is
-// served.
+// The probe: does a resharded layer compute what its EP experts compute? For one input, the TP rows of the
+// ranks that share an expert are added and compared with the EP rows. It catches what moving bytes can get
+// wrong (a slice in the wrong place, a scale tensor of another expert, a scalar in the wrong order) before
+// the first token is served.
 #pragma once
 
 #include <cstdint>

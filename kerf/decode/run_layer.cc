@@ -207,7 +207,7 @@ LayerResult run_layer(const checkpoint::Checkpoint& from, const LayerOptions& op
   });
 
   RuntimeOptions building;
-  building.build = {{options.layer}, options.input, options.backend, {}};
+  building.build = {{options.layer}, options.input, options.backend, {}, options.fit};
   building.expert_tp = options.mode == Mode::tp;
   building.max_tokens = std::max<std::int64_t>(inputs.tokens, 1);
   building.tail.kind = options.tail;

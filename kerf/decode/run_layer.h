@@ -1,5 +1,5 @@
-// A single layer whose inputs come from elsewhere (from another engine, say), on any number of ranks, EP or
-// TP, with the unfinalised rows of every rank where they are wanted.
+// A single layer whose inputs come from elsewhere (from another engine, say), on any number of ranks, EP, TP
+// or both, with the unfinalised rows of every rank where they are wanted.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +44,7 @@ struct LayerOptions {
   std::string backend = "cpu";
   bool unfinalized = false;
   tail::Kind tail = tail::Kind::fast;
+  layout::Fit fit = {};  // what may be done about an intermediate width that does not fit
 };
 
 // One rank's share. Rows that the map does not name are zero.

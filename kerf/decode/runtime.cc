@@ -41,14 +41,20 @@ void log_sharding(const Rank& rank, std::span<const Layer> layers, const ShardRe
   if (layer == layers.end()) return;
   const op::Tactic tactic = plan.resolve(*layer, Mode::tp, first_tokens);
   const TacticChoice& choice = plan.tactic;
+  const int tp = rank.row().size();
+  const int rows = rank.group.size() / tp;
+  const std::int64_t width = layer->ep->shape().intermediate;
+  const std::int64_t widest = layout::slice_of(width, tp, 0).width;
+  const std::int64_t narrowest = layout::slice_of(width, tp, tp - 1).width;
   rank.info(
-      fmt::format("expert TP over {} ranks: {} NVFP4 layers ({} BF16 layers stay EP), {} experts of width {} "
-                  "on each rank, {:.3f} GiB added a rank; probe rel L2 {:.6f} to {:.6f}; tactic at {} "
-                  "tokens: tile {}, config {}, "
-                  "{}; {:.3f} s",
-                  rank.group.size(), report.nvfp4_layers, report.bf16_layers, layer->sliced->shape.experts,
-                  layer->sliced->shape.intermediate, static_cast<double>(report.bytes_per_rank) / (1U << 30U),
-                  report.min_rel_l2, report.max_rel_l2, first_tokens, tactic.tile, tactic.config,
+      fmt::format("expert TP over {} ranks{}: {} NVFP4 layers ({} BF16 layers stay EP), {} experts of width "
+                  "{}{} on each rank, {:.3f} GiB added a rank; probe rel L2 {:.6f} to {:.6f}; tactic at {} "
+                  "tokens: tile {}, config {}, {}; {:.3f} s",
+                  tp, rows > 1 ? fmt::format(" in each of {} rows (EP)", rows) : std::string(),
+                  report.nvfp4_layers, report.bf16_layers, layer->sliced->shape.experts, widest,
+                  narrowest < widest ? fmt::format(" or {}", narrowest) : std::string(),
+                  static_cast<double>(report.bytes_per_rank) / (1U << 30U), report.min_rel_l2,
+                  report.max_rel_l2, first_tokens, tactic.tile, tactic.config,
                   choice.pinned ? fmt::format("pinned, preference {} of {}", choice.preference + 1, choice.of)
                                 : std::string("the op's default"),
                   report.seconds));
@@ -82,13 +88,14 @@ Runtime Runtime::build(const checkpoint::Checkpoint& from, const RuntimeOptions&
   comm::agreed(rank.group, "checking what to build", [&] {
     const std::vector<std::int64_t> layers = select_layers(from, options.build.layers);
     router = router_for({from.config().experts, from.config().top_k});
-    if (options.expert_tp) require(shardable(from, layers, rank.group.size()));
+    if (options.expert_tp) require(shardable(from, layers, rank.row().size(), options.build.fit));
     require(unsupported_block(from, layers, options.block));
     if (options.expert_tp && options.tail.kind == tail::Kind::exact)
-      require(exact_refused(from, layers, options.build.input, rank.row().size()));
+      require(exact_refused(from, layers, options.build.input, rank.row().size(), options.build.fit));
     check_tokens(options.max_tokens);
   });
   BuildOptions loading = options.build;
+  loading.slices = options.expert_tp ? rank.row().size() : 1;
   if (options.progress && rank.group.rank() == 0)
     loading.progress = [&](std::int64_t done, std::int64_t of) { options.progress("loading", done, of); };
   return assemble([&] { return decode::build(from, loading, rank); },
@@ -136,7 +143,7 @@ Runtime Runtime::assemble(const std::function<std::vector<Layer>()>& layers,
     if (options.tail.kind == tail::Kind::exact)
       comm::agreed(rank.group, "checking for exact tails",
                    [&] { require(exact_refused(out.layers_, rank.row().size())); });
-    ShardOptions sharding{options.build.backend, options.probe, {}};
+    ShardOptions sharding{options.build.backend, options.probe, {}, options.build.fit.uneven};
     if (reports)
       sharding.progress = [&](std::int64_t done, std::int64_t of) {
         options.progress("resharding", done, of);

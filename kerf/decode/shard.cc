@@ -17,15 +17,15 @@ namespace {
 
 constexpr const char* no_nvfp4 = "expert TP needs at least one layer of NVFP4 experts; BF16 layers stay EP";
 
-// The gated parameters of all ranks' experts, in global order. Which of them there are is the same on every
+// The gated parameters of a row's experts, in global order. Which of them there are is the same on every
 // rank.
 class GatedValues {
  public:
-  GatedValues(const op::GatedParameters& mine, comm::Group& group)
-      : alpha_(gather(mine.alpha, group)),
-        beta_(gather(mine.beta, group)),
-        limit_gate_(gather(mine.limit_gate, group)),
-        limit_up_(gather(mine.limit_up, group)) {}
+  GatedValues(const op::GatedParameters& mine, comm::Group& row)
+      : alpha_(gather(mine.alpha, row)),
+        beta_(gather(mine.beta, row)),
+        limit_gate_(gather(mine.limit_gate, row)),
+        limit_up_(gather(mine.limit_up, row)) {}
   // Views of this object. Binding reads them.
   [[nodiscard]] op::GatedParameters all() const { return {alpha_, beta_, limit_gate_, limit_up_}; }
 
@@ -38,28 +38,30 @@ class GatedValues {
 
 }  // namespace
 
-Verdict shardable(const checkpoint::Checkpoint& from, std::span<const std::int64_t> layers, int ranks) {
+Verdict shardable(const checkpoint::Checkpoint& from, std::span<const std::int64_t> layers, int tp,
+                  const layout::Fit& fit) {
   const bool any = std::any_of(layers.begin(), layers.end(), [&](std::int64_t index) {
     return from.layer(index).kind() == checkpoint::ExpertKind::nvfp4;
   });
   if (!any) return because(ErrorKind::unsupported, "{}", no_nvfp4);
   const checkpoint::ModelConfig& config = from.config();
-  if (ranks < 2) {
+  if (tp < 2) {
     std::vector<std::int64_t> legal = layout::legal_tp(config.intermediate);
     std::erase(legal, 1);
     return because(ErrorKind::unsupported, "expert TP needs at least 2 ranks, got {}; legal for I = {}: {}",
-                   ranks, config.intermediate,
+                   tp, config.intermediate,
                    legal.empty() ? "none" : fmt::format("{}", fmt::join(legal, ", ")));
   }
-  return layout::cuttable(config.hidden, config.intermediate, ranks);
+  return layout::cuttable(config.hidden, config.intermediate, tp, fit);
 }
 
-void cut(Layer& layer, const std::string& backend, const Rank& rank) {
+void cut(Layer& layer, const std::string& backend, const Rank& rank, bool uneven) {
   comm::agreed(rank.group, "the layer to cut", [&] { (void)layer.nvfp4(); });
   comm::in_context(fmt::format("layer {}", layer.index), [&] {
-    layer.sliced.emplace(expert_tp::reshard(layer.nvfp4(), rank.group, layer.ep->num_experts(), rank.memory));
+    layer.sliced.emplace(expert_tp::reshard(layer.nvfp4(), {rank.group, rank.row()}, layer.ep->num_experts(),
+                                            rank.memory, uneven));
   });
-  const GatedValues gated(layer.gated, rank.group);
+  const GatedValues gated(layer.gated, rank.row());
   comm::agreed(rank.group, fmt::format("binding the sliced experts of layer {}", layer.index), [&] {
     layer.tp = op::backend(backend).bind(op::Nvfp4Args{layer.sliced->view(), layer.ep->num_experts(),
                                                        layer.ep->top_k(), layer.input, gated.all()});
@@ -83,7 +85,7 @@ ShardReport shard(std::span<Layer> layers, const ShardOptions& options, const Ra
     if (layer.kind != checkpoint::ExpertKind::nvfp4) continue;
     rank.group.barrier("the next layer's reshard");
     const auto start = std::chrono::steady_clock::now();
-    cut(layer, options.backend, rank);
+    cut(layer, options.backend, rank, options.uneven);
     seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     report.bytes_per_rank += layer.sliced->bytes();
     const double value = probe(layer, options.probe, rank);
@@ -97,6 +99,7 @@ ShardReport shard(std::span<Layer> layers, const ShardOptions& options, const Ra
   const std::int64_t ns =
       comm::all_max(rank.group, static_cast<std::int64_t>(seconds * 1e9), "the reshard's time");
   report.seconds = static_cast<double>(ns) * 1e-9;
+  report.bytes_per_rank = comm::all_max(rank.group, report.bytes_per_rank, "the reshard's bytes");
   report.peak_extra_bytes =
       comm::all_max(rank.group, rank.memory.peak() - stock, "the reshard's peak memory");
   return report;

@@ -1,5 +1,5 @@
-// Expert TP layer by layer: those of NVFP4 are resharded, bound and probed, those of BF16 remain EP. Stock
-// experts remain too, for steps that do not take the sliced ones.
+// Expert TP layer by layer: those of NVFP4 are resharded inside each row of ranks, bound and probed, those of
+// BF16 remain EP. Stock experts remain too, for steps that do not take the sliced ones.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,7 @@ struct ShardOptions {
   std::string backend = "cpu";
   ProbeOptions probe;
   std::function<void(std::int64_t done, std::int64_t of)> progress;  // called on every rank, may be empty
+  bool uneven = false;                                               // slices may differ by one tile of 64
 };
 
 // What the probe found for one layer.
@@ -30,7 +31,7 @@ struct ShardReport {
   std::int64_t nvfp4_layers = 0;
   std::int64_t bf16_layers = 0;
   double seconds = 0;                 // the reshards alone, slowest rank
-  std::int64_t bytes_per_rank = 0;    // its TP tensors, layers added up
+  std::int64_t bytes_per_rank = 0;    // TP tensors of the rank with the widest slices, layers added up
   std::int64_t peak_extra_bytes = 0;  // beyond stock, at the highest point, on the rank that had most
   double min_rel_l2 = 0;
   double max_rel_l2 = 0;
@@ -41,13 +42,14 @@ struct ShardReport {
   }
 };
 
-// Nothing where `layers` of a checkpoint can be cut `ranks` ways: there is an NVFP4 layer, at least 2 ranks,
-// a slice that is whole (the reason lists the legal values). Needs no weights.
-Verdict shardable(const checkpoint::Checkpoint& from, std::span<const std::int64_t> layers, int ranks);
+// Nothing where `layers` of a checkpoint can be cut tp ways: there is an NVFP4 layer, at least 2 ranks, a
+// slice that is whole (the reason lists the legal values). Needs no weights.
+Verdict shardable(const checkpoint::Checkpoint& from, std::span<const std::int64_t> layers, int tp,
+                  const layout::Fit& fit = {});
 
-// Collective: reshards one NVFP4 layer over the group and binds the result. The reason of a refusal names the
-// layer.
-void cut(Layer& layer, const std::string& backend, const Rank& rank);
+// Collective: reshards one NVFP4 layer inside each row and binds the result. The reason of a refusal names
+// the layer.
+void cut(Layer& layer, const std::string& backend, const Rank& rank, bool uneven = false);
 
 // Collective: cut and probe of every NVFP4 layer. Errors on every rank: unsupported (no NVFP4 layer, a shape
 // that cannot be cut), memory, probe.

@@ -1,5 +1,6 @@
 #include "kerf/decode/step.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "kerf/base/format.h"
@@ -150,12 +151,19 @@ std::span<const std::uint16_t> run_tail(const Layer& layer, Mode mode, const op:
   const auto out = plan.out.as<std::uint16_t>().first(static_cast<std::size_t>(rows.tokens * rows.hidden));
   if (rows.tokens == 0) return out;
   const bool sliced = layer.sliced_in(mode);
-  if (kind_of(plan, tail) == tail::Kind::exact)
+  if (kind_of(plan, tail) == tail::Kind::exact) {
     tail::exact_tail(rows, where(layer, sliced, rank), layer.norm, rank.workers, plan.scratch, out);
-  else if (sliced)
-    tail::tp_tail(rows, layer.norm, rank.group, rank.workers, plan.scratch, out, plan.tail.row_sum);
-  else
+  } else if (!sliced) {
     tail::ep_tail(rows, layer.norm, rank.group, rank.workers, plan.scratch, out);
+  } else {
+    tail::tp_tail(rows, layer.norm, rank.row(), rank.workers, plan.scratch, out, plan.tail.row_sum);
+    if (comm::Group* column = rank.column()) {
+      // What each row's experts add to a token. The tail is done with its K-partials' room.
+      const auto mine = plan.scratch.rows.as<std::uint16_t>().first(out.size());
+      std::copy(out.begin(), out.end(), mine.begin());
+      column->all_reduce_sum(mine, out, "hybrid tail: sum over rows of ranks");
+    }
+  }
   return out;
 }
 

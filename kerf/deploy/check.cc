@@ -6,6 +6,7 @@
 #include "kerf/base/format.h"
 #include "kerf/base/threads.h"
 #include "kerf/checkpoint/config.h"
+#include "kerf/decode/grid_shape.h"
 #include "kerf/decode/memory_plan.h"
 #include "kerf/decode/router.h"
 #include "kerf/deploy/parts.h"
@@ -139,21 +140,30 @@ Check check_model(const ModelSizes& model, std::optional<decode::MemoryRequest>&
 Check check_placement(const RunConfig& run, std::optional<decode::MemoryRequest>& model) {
   Check out{"placement", "the experts can be placed over the ranks", model.has_value(), {}, {}};
   if (!model) return out;
+  decode::GridShape grid;
+  add(out.reasons, attempt([&] { grid = decode::grid_shape(run.ranks, run.ep, run.tp); }));
+  if (!out.ok()) return out;
   // As decode does: where a cut was not asked for and cannot be, EP runs alone.
-  if (!run.tp && model->nvfp4_layers > 0)
-    if (const Verdict why = layout::cuttable(model->hidden, model->intermediate, model->tp)) {
+  if (!run.tp && !run.ep) {
+    if (model->nvfp4_layers == 0) {
+      grid = {run.ranks, 1};
+    } else if (const Verdict why = layout::cuttable(model->hidden, model->intermediate, grid.tp)) {
       out.notes.push_back("EP alone (--mode ep): expert TP is not possible: " + why->text);
-      model->tp = 1;
+      grid = {run.ranks, 1};
     }
-  add(out.reasons, layout::placeable(model->experts, model->ep));
+  }
+  model->rows = grid.ep;
+  model->tp = grid.tp;
+  add(out.reasons, layout::placeable(model->experts, model->ranks));
   if (model->nvfp4_layers > 0)
     add(out.reasons, layout::cuttable(model->hidden, model->intermediate, model->tp));
   // Whatever else there is, unless it is the same again.
   if (out.ok()) add(out.reasons, decode::unsupported(*model));
   if (out.ok())
-    out.notes.push_back(fmt::format("{} ranks: EP {}, {} experts each; TP {}, slices {} wide", run.ranks,
-                                    model->ep, model->experts / model->ep, model->tp,
-                                    model->intermediate / model->tp));
+    out.notes.push_back(
+        fmt::format("{} ranks: {} experts each; EP {} x TP {}, {} experts of a row, slices {} wide",
+                    run.ranks, model->experts / model->ranks, grid.ep, grid.tp, model->experts / grid.ep,
+                    model->intermediate / grid.tp));
   return out;
 }
 
@@ -196,8 +206,7 @@ std::vector<Check> run_checks(const DeploymentConfig& config, const Machine& mac
   else
     out.push_back({"model", "kerf can read the model's config and hold its experts", {}, {}, {}});
   if (model) {
-    model->ep = run.ep.value_or(run.ranks);
-    model->tp = run.tp.value_or(model->nvfp4_layers > 0 ? run.ranks : 1);
+    model->ranks = run.ranks;
     model->tokens = run.tokens;
     model->input = run.input;
     // An unknown backend is a reason of its own already.

@@ -82,7 +82,7 @@ struct ModelSizes {
 // How kerf is to run.
 struct RunConfig {
   std::int64_t ranks = 1;
-  std::optional<std::int64_t> ep, tp;  // nothing: ranks, and ranks (or 1 where nothing is to be cut)
+  std::optional<std::int64_t> ep, tp;  // ep x tp = ranks; nothing: one row, or EP where nothing is to be cut
   std::int64_t tokens = 8;             // of the largest step
   op::Input input = op::Input::nvfp4;
   std::string backend = "cpu";

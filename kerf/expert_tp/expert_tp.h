@@ -1,5 +1,6 @@
-// Expert tensor parallelism out of whole experts: reshard and probe. What one rank
-// refuses all ranks refuse, with one reason and at the same point: nobody is stranded in a collective.
+// Expert tensor parallelism out of whole experts: reshard and probe, over all ranks of a group or inside each
+// row of a grid (comm/grid.h). What one rank refuses all ranks of all rows refuse, with one reason and at the
+// same point: nobody is stranded in a collective.
 #pragma once
 
 #include <array>
@@ -15,14 +16,30 @@
 
 namespace kerf::expert_tp {
 
-// The shapes of a rank's TP tensors: w13, w13_sf, w2, w2_sf, for all E experts at width I'.
+// The ranks of a reshard. `all` hold the stock experts, linearly placed, and agree on what may be refused.
+// `row`, tp of them that follow each other, hold the slices of the row's experts: E / rows of them, from
+// row_index() * E / rows on. One row: all.
+struct Ranks {
+  // NOLINTNEXTLINE(google-explicit-constructor): a group alone is a grid of one row
+  Ranks(comm::Group& one) : all(one), row(one) {}
+  Ranks(comm::Group& whole, comm::Group& part) : all(whole), row(part) {}
+
+  comm::Group& all;
+  comm::Group& row;
+
+  [[nodiscard]] int rows() const { return all.size() / row.size(); }
+  [[nodiscard]] int row_index() const { return all.rank() / row.size(); }
+};
+
+// The shapes of a rank's TP tensors: w13, w13_sf, w2, w2_sf, for `experts` experts of the width of slice
+// `part`. Stock and tp must be cuttable, unevenly where that is allowed.
 std::array<tensor::Shape, 4> final_shapes(const layout::ExpertsShape& stock, std::int64_t tp,
-                                          std::int64_t num_experts);
+                                          std::int64_t experts, std::int64_t part = 0, bool uneven = false);
 
 // What speaks against cutting `stock` into tp slices: the dtype or shape of one of the nine tensors (its
-// name, got, expected), tp < 2 or not a divisor of I, slice % 64, H % 128 (with the legal tp). Empty: it can
-// be cut. Local, not collective.
-Verdict unsupported(const layout::Nvfp4View& stock, std::int64_t tp);
+// name, got, expected), tp < 2 or not a divisor of I, slice % 64, H % 128 (with the legal tp); uneven: tp
+// above I / 64 instead. Empty: it can be cut. Local, not collective.
+Verdict unsupported(const layout::Nvfp4View& stock, std::int64_t tp, bool uneven = false);
 
 // Linear placement of num_experts over the group: ranks x experts a rank = num_experts, first expert = rank x
 // experts a rank. The reason names the rank, the expert it holds and the one it should.
@@ -41,11 +58,12 @@ Verdict misplaced_experts(std::span<const std::vector<std::int64_t>> held, std::
 // a reason (the same on every rank) with both ranks and both values.
 Verdict check_global_scales(const layout::Nvfp4View& stock, comm::Group& group);
 
-// Collective over `group` (its size is tp): this rank's TP experts, cut from every rank's stock. Each
-// tensor kind is exchanged at one go, straight into its final place, and the scalars are gathered; experts
-// stand in global order, first_expert 0. Stock is left as it was. Throws the agreed reason on every rank.
-layout::Nvfp4Experts reshard(const layout::Nvfp4View& stock, comm::Group& group, std::int64_t num_experts,
-                             tensor::Memory& memory);
+// Collective over all ranks: this rank's TP experts, slice row.rank() of the row's, cut from the stock of the
+// row's ranks. Each tensor kind is exchanged at one go, straight into its final place, and the scalars are
+// gathered; the row's experts stand in global order. Stock is left as it was. Checks and memory are agreed
+// over all ranks, whose reason every rank throws.
+layout::Nvfp4Experts reshard(const layout::Nvfp4View& stock, const Ranks& ranks, std::int64_t num_experts,
+                             tensor::Memory& memory, bool uneven = false);
 
 // One row a route, [T*K, H]: zeros where the route is not here (whatever the memory holds). And which routes
 // are here.
@@ -55,10 +73,10 @@ struct RouteRows {
 };
 RouteRows route_rows(const op::Unfinalized& output);
 
-// Collective: how far TP is from EP, as a rel L2 over all routes, equal on every rank. The ranks' TP rows of
-// a route are added (numeric::rank_sum_bf16) and compared with its EP row by the rank that owns it; squares
-// add up in f64, over rows and then ranks. 0 where everything is zero, NaN where a row holds one. A route
-// that the TP op did not serve: Error{probe} on every rank.
-double probe_rel_l2(const op::Unfinalized& ep, const op::Unfinalized& tp, comm::Group& group);
+// Collective over all ranks: how far TP is from EP, as a rel L2 over all routes, equal on every rank. A row's
+// TP rows of a route are added (numeric::rank_sum_bf16) and compared with its EP row by the rank that owns
+// it; squares add up in f64, over rows and then ranks. 0 where everything is zero, NaN where a row holds one.
+// A route that is not served by one row of ranks, the whole of it and no other: Error{probe} on every rank.
+double probe_rel_l2(const op::Unfinalized& ep, const op::Unfinalized& tp, const Ranks& ranks);
 
 }  // namespace kerf::expert_tp

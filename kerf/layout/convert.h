@@ -23,6 +23,10 @@ struct ConvertedNvfp4 {
 // H % 128 == 0 and I % 64 == 0 and sizes that fit, else Error{unsupported} / Error{bug}.
 void convert(const LogicalNvfp4<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
              const ConvertedNvfp4<std::byte>& to);
+// The same at a width >= I, width % 64 == 0, for any I % 16 == 0: from index I on, rows of up and gate and
+// columns of down are zero codes with zero scales, as if the checkpoint had them.
+void convert_padded(const LogicalNvfp4<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
+                    std::int64_t width, const ConvertedNvfp4<std::byte>& to);
 void restore(const ConvertedNvfp4<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
              const LogicalNvfp4<std::byte>& to);
 
@@ -39,6 +43,9 @@ struct ConvertedBf16 {
 
 void convert(const LogicalBf16<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
              const ConvertedBf16<std::byte>& to);
+// At a width >= I, width % 64 == 0, for any I: zeros from I on.
+void convert_padded(const LogicalBf16<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
+                    std::int64_t width, const ConvertedBf16<std::byte>& to);
 void restore(const ConvertedBf16<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
              const LogicalBf16<std::byte>& to);
 

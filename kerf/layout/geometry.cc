@@ -40,14 +40,50 @@ std::string fault(const char* what, std::int64_t value, std::int64_t unit) {
   return {};
 }
 
-std::string slice_fault(std::int64_t intermediate, std::int64_t tp) {
+std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
+
+std::string slice_fault(std::int64_t intermediate, std::int64_t tp, const Fit& fit) {
   if (intermediate < 1) return fmt::format("intermediate {} is not positive", intermediate);
+  if (fit.pad) {
+    if (const Verdict bad = paddable(intermediate)) return bad->text;
+    if (tp > kWidest / kIntermediateUnit || converted_width(intermediate, tp, fit) > kWidest)
+      return fmt::format("intermediate {} padded for {} slices is more than {}", intermediate, tp, kWidest);
+    intermediate = converted_width(intermediate, tp, fit);
+  }
+  if (fit.uneven) {
+    const std::string whole = fault("intermediate", intermediate, kIntermediateUnit);
+    if (!whole.empty()) return whole;
+    const std::int64_t tiles = intermediate / kIntermediateUnit;
+    if (tp <= tiles) return {};
+    return fmt::format("intermediate {} has {} of {}, fewer than slices", intermediate,
+                       tiles == 1 ? std::string("one tile") : fmt::format("{} tiles", tiles),
+                       kIntermediateUnit);
+  }
   if (intermediate % tp != 0) return fmt::format("intermediate {} does not split {} ways", intermediate, tp);
   const std::int64_t slice = intermediate / tp;
   if (slice % kScaleGroup != 0)
     return fmt::format("slice {} splits a {}-value group and is not a multiple of {}", slice, kScaleGroup,
                        kIntermediateUnit);
   return fault("slice", slice, kIntermediateUnit);
+}
+
+// What would make a cut possible that is refused, to stand behind the reason; empty for nothing.
+std::string ways_out(std::int64_t intermediate, std::int64_t tp, const Fit& fit) {
+  std::string text;
+  const Fit uneven{true, fit.pad};
+  if (!fit.uneven && slice_fault(intermediate, tp, uneven).empty()) {
+    const std::int64_t width = converted_width(intermediate, tp, uneven);
+    text += fmt::format("; --uneven would cut slices of {} and {}", slice_of(width, tp, 0).width,
+                        slice_of(width, tp, tp - 1).width);
+  }
+  const Fit pad{fit.uneven, true};
+  if (!fit.pad && slice_fault(intermediate, tp, pad).empty()) {
+    const std::int64_t width = converted_width(intermediate, tp, pad);
+    // A rank that had zeros alone would be no help.
+    if (slice_of(width, tp, tp - 1).first < intermediate)
+      text += fmt::format("; --pad would add zeros up to {}", width);
+  }
+  return text;
 }
 
 std::string both(const std::string& a, const std::string& b) {
@@ -64,6 +100,24 @@ Verdict fits(const char* what, std::int64_t hidden, std::int64_t intermediate, s
 }
 
 }  // namespace
+
+std::int64_t converted_width(std::int64_t intermediate, std::int64_t tp, const Fit& fit) {
+  return fit.pad ? round_up(intermediate, kIntermediateUnit * (fit.uneven ? 1 : tp)) : intermediate;
+}
+
+Slice slice_of(std::int64_t width, std::int64_t tp, std::int64_t part) {
+  const std::int64_t tiles = width / kIntermediateUnit;
+  const std::int64_t each = tiles / tp;
+  const std::int64_t more = tiles % tp;  // slices with one tile more, which come first
+  return {kIntermediateUnit * (part * each + (part < more ? part : more)),
+          kIntermediateUnit * (each + (part < more ? 1 : 0))};
+}
+
+Verdict paddable(std::int64_t intermediate) {
+  const std::string text = fault("intermediate", intermediate, kScaleGroup);
+  if (text.empty()) return std::nullopt;
+  return because(ErrorKind::unsupported, "{}, which padding needs", text);
+}
 
 Verdict convertible(std::int64_t hidden, std::int64_t intermediate) {
   return fits("experts", hidden, intermediate, kHiddenUnit, kIntermediateUnit);
@@ -82,18 +136,20 @@ std::vector<std::int64_t> legal_ep(std::int64_t experts) {
   return experts < 1 ? std::vector<std::int64_t>{} : divisors(experts);
 }
 
-Verdict cuttable(std::int64_t hidden, std::int64_t intermediate, std::int64_t tp) {
-  const std::string legal = list(legal_tp(intermediate));
+Verdict cuttable(std::int64_t hidden, std::int64_t intermediate, std::int64_t tp, const Fit& fit) {
+  const std::string legal = fit.uneven && fault("", intermediate, kIntermediateUnit).empty()
+                                ? fmt::format("1 to {}", intermediate / kIntermediateUnit)
+                                : list(legal_tp(intermediate));
   if (tp < 1)
     return because(ErrorKind::usage, "tp {} is not a number of ranks; at least 1 is wanted; legal tp: {}", tp,
                    legal);
   const std::string hidden_fault = fault("hidden", hidden, kHiddenUnit);
-  const std::string text = both(hidden_fault, slice_fault(intermediate, tp));
+  const std::string text = both(hidden_fault, slice_fault(intermediate, tp, fit));
   if (text.empty()) return std::nullopt;
   if (hidden_fault.empty())
     return because(ErrorKind::unsupported,
-                   "experts of hidden {} x intermediate {} cannot be cut {} ways: {}; legal tp: {}", hidden,
-                   intermediate, tp, text, legal);
+                   "experts of hidden {} x intermediate {} cannot be cut {} ways: {}; legal tp: {}{}", hidden,
+                   intermediate, tp, text, legal, ways_out(intermediate, tp, fit));
   return because(
       ErrorKind::unsupported,
       "experts of hidden {} x intermediate {} cannot be cut {} ways: {}; legal tp: none at this hidden "

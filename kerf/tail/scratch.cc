@@ -21,7 +21,9 @@ Counts counts_of(const Extent& e) {
   const std::int64_t routes = e.tokens * e.top_k;
   const std::int64_t padded = internal::round_up(e.tokens, e.ranks);
   const std::int64_t share = padded / e.ranks;
-  Counts c{padded * e.top_k, share * e.top_k, padded, e.workers * 2, 0, 0, 0, 0};
+  // The fast TP tail shares tokens among the ranks of a row, who are fewer than all in a grid.
+  const std::int64_t reduced = e.slices > 1 ? internal::round_up(e.tokens, e.slices) / e.slices : share;
+  Counts c{padded * e.top_k, reduced * e.top_k, padded, e.workers * 2, 0, 0, 0, 0};
   if (e.options.row_sum == RowSum::all_reduce) c.reduced = std::max(c.reduced, routes);
   if (e.options.kind == Kind::fast) return c;
   // A step of fewer tokens than ranks brings every rank all rows; a larger one those of its share.

@@ -73,7 +73,7 @@ struct Scratch {
   Scratch() = default;
   Scratch(tensor::Memory& memory, const Extent& extent);
   tensor::Tensor rows;     // [padded * K, H] bf16: rows in route order
-  tensor::Tensor reduced;  // [share * K, H] bf16; [T * K, H] for RowSum::all_reduce
+  tensor::Tensor reduced;  // [ceil(T / slices) * K, H] bf16; [T * K, H] for RowSum::all_reduce
   tensor::Tensor partial;  // [padded, H] bf16
   tensor::Tensor values;   // [workers, 2, H] f32
   // Exact tails alone.

@@ -220,7 +220,10 @@ Verdict unsupported(const SynthOptions& o) {
   for (const std::int64_t layer : o.bf16_layers)
     if (layer < 0 || layer >= o.layers)
       return because(ErrorKind::usage, "BF16 layer {} is not one of layers 0 to {}", layer, o.layers - 1);
-  if (Verdict why = layout::convertible(o.hidden, o.intermediate)) return why;
+  // Any I that can be padded may be written.
+  if (Verdict why = layout::paddable(o.intermediate)) return why;
+  if (Verdict why = layout::convertible(o.hidden, layout::converted_width(o.intermediate, 1, {false, true})))
+    return why;
   // 2 bytes a weight at most, three matrices, twice the width where gate and up are one tensor.
   const auto wide = [](std::int64_t v) { return static_cast<long double>(v); };
   const long double experts = 12.0L * wide(o.experts) * wide(o.hidden) * wide(o.intermediate);

@@ -238,7 +238,7 @@ TEST(SynthCommand, RefusesWhatCannotBe) {
     EXPECT_FALSE(std::filesystem::exists(c));
   };
   refused({"--hidden", "200"}, 4, {"hidden 200", "128"});
-  refused({"--intermediate", "96"}, 4, {"intermediate 96", "64"});
+  refused({"--intermediate", "100"}, 4, {"intermediate 100", "16"});
   refused({"--experts", "0"}, 2, {"--experts", "'0'", "from 1"});
   refused({"--experts", "-1"}, 2, {"--experts", "'-1'", "from 1"});
   refused({"--top-k", "9"}, 2, {"top-k is 9"});

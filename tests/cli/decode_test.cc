@@ -64,9 +64,10 @@ TEST(DecodeCommand, WritesTheJsonThatOthersReadBy) {
   const Json j = Json::parse(ran.out);
   EXPECT_EQ(keys(j), (Names{"activation", "block", "checkpoint", "device", "group", "probe", "ranks",
                             "reshard", "steps", "stock_tactics", "tactic"}));
-  EXPECT_EQ(keys(j["checkpoint"]),
-            (Names{"bf16_layers", "experts", "hidden", "intermediate", "layers", "nvfp4_layers", "top_k"}));
-  EXPECT_EQ(keys(j["reshard"]), (Names{"bytes_per_rank", "gib_per_s", "peak_extra_bytes", "seconds"}));
+  EXPECT_EQ(keys(j["checkpoint"]), (Names{"bf16_layers", "converted_intermediate", "experts", "hidden",
+                                          "intermediate", "layers", "nvfp4_layers", "top_k"}));
+  EXPECT_EQ(keys(j["reshard"]),
+            (Names{"bytes_per_rank", "gib_per_s", "peak_extra_bytes", "seconds", "slices"}));
   EXPECT_EQ(keys(j["probe"]), (Names{"limit", "max_rel_l2", "min_rel_l2"}));
   EXPECT_EQ(keys(j["tactic"]), (Names{"config", "of", "pinned", "preference", "tile"}));
   EXPECT_EQ(j["ranks"], 4);
@@ -84,9 +85,11 @@ TEST(DecodeCommand, WritesTheJsonThatOthersReadBy) {
   const std::vector<int> batches = {1, 8, 1, 8};
   for (std::size_t i = 0; i < 4; ++i) {
     const Json& step = j["steps"][i];
-    EXPECT_EQ(keys(step),
-              (Names{"batch", "busiest_rank_bytes", "mode", "output_sha256", "tail", "us_per_layer"}));
+    EXPECT_EQ(keys(step), (Names{"batch", "busiest_rank_bytes", "ep", "mode", "output_sha256", "tail", "tp",
+                                 "us_per_layer"}));
     EXPECT_EQ(step["tail"], "fast");
+    EXPECT_EQ(step["ep"], i < 2 ? 4 : 1);
+    EXPECT_EQ(step["tp"], i < 2 ? 1 : 4);
     EXPECT_EQ(step["mode"], modes[i]);
     EXPECT_EQ(step["batch"], batches[i]);
     EXPECT_EQ(step["output_sha256"].get<std::string>().size(), 64U);
@@ -264,6 +267,14 @@ TEST(DecodeCommand, RefusesInWords) {
       {{model(), "--group", "mpi"}, 4, {"not built: configure with -DKERF_MPI=ON"}},
       {{model(), "--group", "nccl"}, 4, {"not built: configure with -DKERF_NCCL=ON"}},
       {{model(), "--device", "cuda"}, 8, {"not built: configure with -DKERF_CUDA=ON"}},
+      {{model(), "--ranks", "4", "--ep", "3"}, 2, {"ep 3 does not divide 4 ranks", "1, 2, 4"}},
+      {{model(), "--ranks", "4", "--tp", "3"}, 2, {"tp 3 does not divide 4 ranks"}},
+      {{model(), "--ep", "2", "--tp", "2"}, 2, {"ep 2 does not divide 1 rank"}},
+      {{model(), "--ranks", "8", "--ep", "2", "--tp", "2"}, 2, {"ep 2 x tp 2 is not 8 ranks", "or tp 4"}},
+      {{model(), "--ranks", "4", "--ep", "0"}, 2, {"--ep"}},
+      {{model(), "--ranks", "4", "--tp", "1", "--mode", "tp"}, 4, {"at least 2 ranks"}},
+      {{model(), "--ranks", "6", "--ep", "3"}, 4, {"16 experts over 6 ranks"}},
+      {{model(), "--ranks", "16", "--tp", "8"}, 4, {"cut 8 ways", "slice 32"}},
       {{model(), "--ranks", "0"}, 2, {"--ranks"}},
       {{model(), "--ranks", "-1"}, 2, {"--ranks"}},
       {{model(), "--ranks", ""}, 2, {"--ranks"}},
@@ -304,6 +315,100 @@ TEST(DecodeCommand, RefusesInWords) {
     for (const std::string& word : r.words)
       EXPECT_NE(ran.err.find(word), std::string::npos) << line << "wants '" << word << "' in: " << ran.err;
   }
+}
+
+// 16 experts of an intermediate width that needs an option.
+std::string model_of_width(const TempDir& dir, std::int64_t intermediate) {
+  tools::SynthOptions options = tools::synth_defaults(tools::SynthModel::muse_spark);
+  options.experts = 16;
+  options.hidden = 256;
+  options.intermediate = intermediate;
+  options.layers = 2;
+  options.top_k = 4;
+  options.bf16_layers = {1};
+  tools::synth(dir.path(), options, Workers(1));
+  return dir.path().string();
+}
+
+Json json_of_decode(std::vector<std::string> arguments) {
+  arguments.emplace_back("--json");
+  const Ran ran = decode(arguments);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  return ran.code == 0 ? Json::parse(ran.out) : Json();
+}
+
+TEST(DecodeCommand, HybridsByEpOrTpOrBoth) {
+  const Json both = json_of_decode({model(), "--ranks", "4", "--ep", "2", "--tp", "2"});
+  ASSERT_EQ(both["steps"].size(), 4U);
+  EXPECT_EQ(both["steps"][1]["mode"], "ep");
+  EXPECT_EQ(both["steps"][1]["ep"], 4);
+  EXPECT_EQ(both["steps"][1]["tp"], 1);
+  EXPECT_EQ(both["steps"][3]["mode"], "tp");
+  EXPECT_EQ(both["steps"][3]["ep"], 2);
+  EXPECT_EQ(both["steps"][3]["tp"], 2);
+  EXPECT_EQ(both["reshard"]["slices"], (std::vector<int>{128, 128}));
+  EXPECT_LT(both["probe"]["max_rel_l2"], 0.01);
+  const auto digests = [](const Json& j) {
+    Names out;
+    for (const Json& step : j["steps"]) out.push_back(step["output_sha256"]);
+    return out;
+  };
+  EXPECT_EQ(digests(json_of_decode({model(), "--ranks", "4", "--ep", "2"})), digests(both));
+  EXPECT_EQ(digests(json_of_decode({model(), "--ranks", "4", "--tp", "2", "--threads", "7"})), digests(both));
+  // Another grid, other TP bits; EP knows no grid.
+  const Json plain = json_of_decode({model(), "--ranks", "4"});
+  EXPECT_EQ(digests(plain)[1], digests(both)[1]);
+  EXPECT_NE(digests(plain)[3], digests(both)[3]);
+  EXPECT_EQ(digests(json_of_decode({model(), "--ranks", "4", "--tp", "4", "--ep", "1"})), digests(plain));
+  const Ran text = decode({model(), "--ranks", "4", "--ep", "2"});
+  for (const char* word : {"2 slices of width 128 in each of 2 rows", "\ntp       2    2      8"})
+    EXPECT_NE(text.out.find(word), std::string::npos) << word << " in\n" << text.out;
+  const Ran alone = decode({model(), "--ranks", "4", "--tp", "1"});
+  EXPECT_EQ(alone.code, 0) << alone.err;
+  EXPECT_NE(alone.err.find("tp 1: nothing to cut, EP only"), std::string::npos) << alone.err;
+}
+
+TEST(DecodeCommand, UnevenCutsAndPaddingWhereAsked) {
+  const TempDir wide;
+  const std::string five = model_of_width(wide, 320);
+  const Json uneven = json_of_decode({five, "--ranks", "4", "--uneven"});
+  EXPECT_EQ(uneven["reshard"]["slices"], (std::vector<int>{128, 64, 64, 64}));
+  EXPECT_EQ(uneven["checkpoint"]["converted_intermediate"], 320);
+  EXPECT_LT(uneven["probe"]["max_rel_l2"], 0.01);
+  const Ran text = decode({five, "--ranks", "4", "--uneven", "--batch", "1"});
+  EXPECT_NE(text.out.find("slices of width 128 (1 rank) and 64 (3 ranks)"), std::string::npos) << text.out;
+  EXPECT_NE(text.err.find("of width 128 or 64 on each rank"), std::string::npos) << text.err;
+  const Json hybrid = json_of_decode({five, "--ranks", "8", "--tp", "4", "--uneven"});
+  EXPECT_EQ(hybrid["steps"][3]["ep"], 2);
+
+  const TempDir narrow;
+  const std::string odd = model_of_width(narrow, 80);
+  const Json padded = json_of_decode({odd, "--ranks", "2", "--pad"});
+  EXPECT_EQ(padded["checkpoint"]["intermediate"], 80);
+  EXPECT_EQ(padded["checkpoint"]["converted_intermediate"], 128);
+  EXPECT_EQ(padded["reshard"]["slices"], (std::vector<int>{64, 64}));
+  const Ran words = decode({odd, "--ranks", "2", "--pad", "--batch", "1"});
+  EXPECT_NE(words.out.find("NVFP4 experts are 128 wide, with zeros from 80 on"), std::string::npos)
+      << words.out;
+  // The NVFP4 layer alone: how far it is padded does not show in EP.
+  const auto digest = [&](const std::string& ranks) {
+    return json_of_decode(
+        {odd, "--ranks", "4", "--tp", ranks, "--pad", "--layers", "0"})["steps"][0]["output_sha256"];
+  };
+  EXPECT_EQ(digest("4"), digest("1"));
+
+  const auto refused = [](const std::vector<std::string>& arguments, int code, const Names& words_wanted) {
+    const Ran ran = decode(arguments);
+    EXPECT_EQ(ran.code, code) << ran.err;
+    EXPECT_EQ(ran.out, "");
+    for (const std::string& word : words_wanted)
+      EXPECT_NE(ran.err.find(word), std::string::npos) << word << " in: " << ran.err;
+  };
+  refused({five, "--ranks", "4"}, 4, {"slice 80", "--uneven would cut slices of 128 and 64"});
+  refused({five, "--ranks", "8", "--uneven"}, 4, {"5 tiles of 64, fewer than slices", "1 to 5"});
+  refused({odd, "--ranks", "2"}, 4, {"slice 40", "--pad would add zeros up to 128"});
+  refused({odd, "--ranks", "2", "--mode", "ep"}, 4, {"intermediate 80", "--pad would add zeros up to 128"});
+  refused({odd, "--ranks", "2", "--uneven"}, 4, {"not a multiple of 64", "--pad"});
 }
 
 TEST(DecodeCommand, SecondsAreFiniteAndNotNegative) {

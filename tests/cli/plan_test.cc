@@ -85,8 +85,10 @@ TEST(Plan, RanksMeanBothAndEveryReasonIsGiven) {
   expect_refusal(plan(4, 256, 128, {"--ranks", "8"}), 4, {"slice 16", "4 experts over 8 ranks"});
   const Ran ran = plan(4, 256, 128, {"--ranks", "2"});
   ASSERT_EQ(ran.code, 0) << ran.err;
-  EXPECT_EQ(json_of(ran)["ep"], 2);
+  EXPECT_EQ(json_of(ran)["ep"], 1);
   EXPECT_EQ(json_of(ran)["tp"], 2);
+  EXPECT_EQ(json_of(ran)["experts_per_rank"], 2);
+  EXPECT_EQ(json_of(ran)["experts_per_row"], 4);
   EXPECT_EQ(plan(4, 256, 128, {"--ranks", "4", "--tp", "1"}).code, 0);
 }
 
@@ -166,17 +168,75 @@ TEST(Plan, ShapesThatCannotBeCutArePlannedAsEp) {
       run_program({"plan", "--experts", "4", "--hidden", "256", "--intermediate", "128", "--ranks", "4"});
   EXPECT_TRUE(contains(text.out, "EP alone: expert TP is not possible"));
   EXPECT_TRUE(contains(text.out, "1 NVFP4 layer and 0 BF16 layers of 4 experts"));
-  EXPECT_TRUE(contains(text.out, "4 ranks: EP 4 (1 expert each)"));
+  EXPECT_TRUE(contains(text.out, "4 ranks: stock 1 expert each; EP 4 x TP 1: 1 expert of a row, slice 128"));
   expect_refusal(plan(4, 256, 128, {"--ranks", "4", "--tp", "4"}), 4, {"slice 32"});
   const Ran bf16 = plan(4, 256, 128, {"--ranks", "4", "--bf16-layers", "0"});
   EXPECT_TRUE(contains(json_of(bf16)["tp_not_possible"].get<std::string>(), "no NVFP4 layer"));
 }
 
 TEST(Plan, NumbersOfRanksMustAgree) {
-  expect_refusal(plan(8, 256, 128, {"--ranks", "3", "--tp", "2", "--ep", "2"}), 2, {"--ranks 3", "--ep 2"});
-  expect_refusal(plan(8, 256, 128, {"--ranks", "4", "--ep", "2"}), 2, {"--ranks 4", "--ep 2"});
-  expect_refusal(plan(8, 256, 128, {"--ranks", "4", "--tp", "2"}), 2, {"--ranks 4", "--tp 2"});
-  EXPECT_EQ(plan(8, 256, 128, {"--ranks", "2", "--tp", "2", "--ep", "2"}).code, 0);
+  expect_refusal(plan(8, 256, 128, {"--ranks", "3", "--tp", "2", "--ep", "2"}), 2, {"3 ranks", "ep 2"});
+  expect_refusal(plan(8, 256, 128, {"--ranks", "8", "--ep", "2", "--tp", "2"}), 2,
+                 {"ep 2 x tp 2 is not 8 ranks"});
+  expect_refusal(plan(8, 256, 128, {"--ranks", "4", "--tp", "3"}), 2, {"4 ranks", "tp 3"});
+  expect_refusal(plan(8, 256, 128, {"--ep", "1048576", "--tp", "1048576"}), 2, {"1099511627776 ranks"});
+}
+
+// Every sum by hand, for 3 NVFP4 layers and 1 BF16 layer of 8 experts of 256 x 128 on 2 x 2 ranks.
+TEST(Plan, BytesOfAHybrid) {
+  for (const std::vector<std::string>& grid : {std::vector<std::string>{"--ranks", "4", "--ep", "2"},
+                                               {"--ranks", "4", "--tp", "2"},
+                                               {"--ep", "2", "--tp", "2"}}) {
+    std::vector<std::string> more = grid;
+    more.insert(more.end(), {"--layers", "4", "--bf16-layers", "0"});
+    const Ran ran = plan(8, 256, 128, more);
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    const auto json = json_of(ran);
+    EXPECT_EQ(json["ranks"], 4);
+    EXPECT_EQ(json["ep"], 2);
+    EXPECT_EQ(json["tp"], 2);
+    EXPECT_EQ(json["experts_per_rank"], 2);
+    EXPECT_EQ(json["experts_per_row"], 4);
+    EXPECT_EQ(json["slices"], (std::vector<int>{64, 64}));
+    const auto ep = json["bytes_per_rank"]["ep"];
+    const auto tp = json["bytes_per_rank"]["tp"];
+    EXPECT_EQ(ep["w13"], 3 * 2 * 256 * 128);
+    EXPECT_EQ(ep["bf16"], 2 * 3 * 256 * 128 * 2);
+    EXPECT_EQ(tp["w13"], 3 * 4 * 128 * 128);  // 4 experts of 2 x 64 rows
+    EXPECT_EQ(tp["w2_sf"], 3 * 4 * 256 * 4);
+    EXPECT_EQ(tp["scalars"], 3 * (4 * 3 * 4 + 8));
+    EXPECT_EQ(tp["bf16"], 0);
+  }
+  const Ran text = run_program(
+      {"plan", "--experts", "8", "--hidden", "256", "--intermediate", "128", "--ep", "2", "--tp", "2"});
+  EXPECT_TRUE(contains(text.out, "4 ranks: stock 2 experts each; EP 2 x TP 2: 4 experts of a row, slice 64"));
+}
+
+// The widest slice is planned, and what is padded is counted.
+TEST(Plan, UnevenSlicesAndPadding) {
+  const Ran uneven = plan(8, 256, 768, {"--ranks", "8", "--uneven"});
+  ASSERT_EQ(uneven.code, 0) << uneven.err;
+  EXPECT_EQ(json_of(uneven)["slice"], 128);
+  EXPECT_EQ(json_of(uneven)["slices"], (std::vector<int>{128, 128, 128, 128, 64, 64, 64, 64}));
+  EXPECT_EQ(json_of(uneven)["bytes_per_rank"]["tp"]["w13"], 8 * 256 * 128);
+  EXPECT_TRUE(json_of(uneven)["tp_not_possible"].is_null());
+  EXPECT_TRUE(contains(json_of(plan(8, 256, 768, {"--ranks", "8"}))["tp_not_possible"].get<std::string>(),
+                       "--uneven would cut slices of 128 and 64"));
+  expect_refusal(plan(8, 256, 320, {"--tp", "8", "--uneven"}), 4, {"5 tiles", "fewer than slices"});
+
+  const Ran padded =
+      plan(8, 256, 96, {"--ranks", "4", "--ep", "2", "--pad", "--layers", "2", "--bf16-layers", "1"});
+  ASSERT_EQ(padded.code, 0) << padded.err;
+  EXPECT_EQ(json_of(padded)["intermediate"], 96);
+  EXPECT_EQ(json_of(padded)["converted_intermediate"], 128);
+  EXPECT_EQ(json_of(padded)["bytes_per_rank"]["ep"]["w2"], 2 * 256 * 64);
+  EXPECT_EQ(json_of(padded)["bytes_per_rank"]["ep"]["bf16"], 2 * 3 * 256 * 128 * 2);
+  EXPECT_EQ(json_of(padded)["bytes_per_rank"]["tp"]["w2"], 4 * 256 * 32);
+  expect_refusal(plan(8, 256, 96, {"--ranks", "2"}), 4, {"--pad would add zeros up to 128"});
+  expect_refusal(plan(8, 256, 100, {"--pad"}), 4, {"not a multiple of 16"});
+  const Ran text =
+      run_program({"plan", "--experts", "8", "--hidden", "256", "--intermediate", "96", "--pad"});
+  EXPECT_TRUE(contains(text.out, "NVFP4 experts padded with zeros from 96 to 128"));
 }
 
 TEST(Plan, TextNamesWhatJsonNames) {

@@ -100,8 +100,12 @@ class RunCommand : public ::testing::Test {
 
 TEST_F(RunCommand, GivesTheExactRowsAtEveryPlacement) {
   write({x(), ids(), weights()});
-  const std::vector<std::vector<std::string>> placements = {
-      {}, {"--ranks", "2"}, {"--ranks", "4"}, {"--ranks", "2", "--mode", "tp"}, {"--backend", "reference"}};
+  const std::vector<std::vector<std::string>> placements = {{},
+                                                            {"--ranks", "2"},
+                                                            {"--ranks", "4"},
+                                                            {"--ranks", "2", "--mode", "tp"},
+                                                            {"--backend", "reference"},
+                                                            {"--ranks", "4", "--mode", "tp", "--ep", "2"}};
   for (const auto& placement : placements) {
     const Ran ran = run(placement);
     ASSERT_EQ(ran.code, 0) << ran.err;

@@ -16,9 +16,10 @@ namespace {
 using checkpoint::ExpertKind;
 using decode::Mode;
 
+// On any ranks: those of one row, and those of a grid, whose tail has a sum over rows besides.
 TEST(Allocation, AStepMakesNone) {
   const checkpoint::Checkpoint from = small_model().open();
-  on_ranks({2, 1, {}}, [&](const decode::Rank& unrecorded) {
+  const auto counted = [&](const decode::Rank& unrecorded) {
     CallRecord calls;
     decode::Rank rank = unrecorded;
     rank.calls = &calls;
@@ -55,7 +56,9 @@ TEST(Allocation, AStepMakesNone) {
     EXPECT_EQ(allocations - before, 0) << "the all-reduce";
     EXPECT_TRUE(calls.seen().has(Call::all_reduce));
     EXPECT_EQ(rank.memory.current(), in_use);
-  });
+  };
+  on_ranks({2, 1, {}}, counted);
+  on_grid(2, 2, counted);
 }
 
 TEST(Allocation, AStepOfTheBlockMakesNone) {

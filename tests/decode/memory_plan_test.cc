@@ -47,7 +47,7 @@ TEST(MemoryPlan, IsWhatARuntimeTakes) {
                                c.ranks, c.threads, c.tokens));
       const std::int64_t bf16 = std::count(c.layers.begin(), c.layers.end(), 1);
       MemoryRequest request = small_request(static_cast<std::int64_t>(c.layers.size()) - bf16, bf16);
-      request.ep = c.ranks;
+      request.ranks = c.ranks;
       request.tp = c.tp ? c.ranks : 1;
       request.tokens = c.tokens;
       request.input = c.input;
@@ -86,7 +86,7 @@ TEST(MemoryPlan, KnowsWhatTailsTake) {
                               .top_k = 4,
                               .nvfp4_layers = 1,
                               .bf16_layers = 1};
-        request.ep = ranks;
+        request.ranks = ranks;
         request.tp = tp ? ranks : 1;
         request.tokens = tokens;
         const std::int64_t fast = decode::memory_plan(request).buffers;
@@ -108,18 +108,93 @@ TEST(MemoryPlan, KnowsWhatTailsTake) {
 TEST(MemoryPlan, RefusesExactTailsWhereTheyCannotBe) {
   MemoryRequest request{.experts = 6, .hidden = 128, .intermediate = 3072, .top_k = 2, .nvfp4_layers = 1};
   request.tail.kind = tail::Kind::exact;
-  request.ep = request.tp = 3;
+  request.ranks = request.tp = 3;
   EXPECT_FALSE(decode::unsupported(request));
-  request.ep = request.tp = 2;
+  request.ranks = request.tp = 2;
   ASSERT_TRUE(decode::unsupported(request));
   EXPECT_EQ(decode::unsupported(request)->kind, ErrorKind::unsupported);
   EXPECT_NE(decode::unsupported(request)->text.find("exact tp: 1, 3, 6"), std::string::npos);
   request.tp = 1;
   EXPECT_FALSE(decode::unsupported(request));
-  request.ep = request.tp = 3;
+  request.ranks = request.tp = 3;
   request.input = op::Input::bf16;
   ASSERT_TRUE(decode::unsupported(request));
   EXPECT_NE(decode::unsupported(request)->text.find("W4A16"), std::string::npos);
+}
+
+// The same of hybrids, uneven slices (each rank its own) and padding.
+TEST(MemoryPlan, IsWhatARuntimeTakesOnAGrid) {
+  struct GridCase {
+    std::int64_t intermediate;
+    int ep, tp;
+    layout::Fit fit;
+    std::int64_t slice0, last;
+  };
+  for (const GridCase& c :
+       {GridCase{256, 2, 2, {}, 128, 128}, GridCase{192, 2, 3, {}, 64, 64},
+        GridCase{320, 2, 3, {true, false}, 128, 64}, GridCase{320, 1, 4, {true, false}, 128, 64},
+        GridCase{96, 2, 2, {false, true}, 64, 64}, GridCase{208, 1, 3, {true, true}, 128, 64},
+        GridCase{80, 3, 1, {false, true}, 128, 128}}) {
+    SCOPED_TRACE(fmt::format("{} on {} x {}", c.intermediate, c.ep, c.tp));
+    const Synthetic model(12, 128, c.intermediate, {1}, 2);
+    const checkpoint::Checkpoint from = model.open();
+    MemoryRequest request{.experts = 12,
+                          .hidden = 128,
+                          .intermediate = c.intermediate,
+                          .top_k = 4,
+                          .nvfp4_layers = 1,
+                          .bf16_layers = 1,
+                          .ranks = c.ep * c.tp,
+                          .rows = c.ep,
+                          .tp = c.tp,
+                          .fit = c.fit,
+                          .tokens = 11};
+    EXPECT_EQ(decode::memory_plan(request).slice, c.slice0);
+    const auto body = [&](const decode::Rank& rank) {
+      MemoryRequest mine = request;
+      mine.part = c.tp > 1 ? rank.row().rank() : 0;
+      const decode::MemoryPlan plan = decode::memory_plan(mine);
+      EXPECT_TRUE(mine.part < c.tp - 1 || plan.slice == c.last) << plan.slice;
+      decode::RuntimeOptions options;
+      options.build.fit = c.fit;
+      options.expert_tp = c.tp > 1;
+      options.max_tokens = 11;
+      const auto runtime = decode::Runtime::build(from, options, rank);
+      EXPECT_EQ(runtime.footprint().stock, plan.ep.total());
+      EXPECT_EQ(runtime.footprint().sliced, plan.tp.total());
+      EXPECT_EQ(runtime.footprint().steps, plan.buffers);
+      EXPECT_EQ(rank.memory.current(), plan.steady);
+    };
+    if (c.tp > 1)
+      on_grid(c.ep, c.tp, body);
+    else
+      on_ranks({c.ep, 1, {}}, body);
+  }
+}
+
+TEST(MemoryPlan, SaysWhatWouldHelp) {
+  MemoryRequest request = small_request(1, 1);
+  request.intermediate = 96;
+  const Verdict whole = decode::unsupported(request);
+  ASSERT_TRUE(whole);
+  EXPECT_NE(whole->text.find("--pad would add zeros up to 128"), std::string::npos) << whole->text;
+  request.fit.pad = true;
+  EXPECT_FALSE(decode::unsupported(request));
+  request.nvfp4_layers = 0;
+  request.intermediate = 100;  // no scale groups to keep whole
+  EXPECT_FALSE(decode::unsupported(request));
+  EXPECT_EQ(decode::memory_plan(request).bf16_width, 128);
+  request.fit.pad = false;
+  const Verdict bf16 = decode::unsupported(request);
+  ASSERT_TRUE(bf16);
+  EXPECT_NE(bf16->text.find("--pad would add zeros up to 128"), std::string::npos) << bf16->text;
+  request.nvfp4_layers = 1;
+  request.fit.pad = true;
+  EXPECT_TRUE(decode::unsupported(request));
+  request.intermediate = 256;
+  request.part = 1;
+  ASSERT_TRUE(decode::unsupported(request));
+  EXPECT_EQ(decode::unsupported(request)->kind, ErrorKind::usage);
 }
 
 // Plan, build and backend ask one question, so that nothing is planned which cannot be bound.

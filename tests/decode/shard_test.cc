@@ -208,10 +208,28 @@ TEST(Traffic, CountsEachExpertOnceAndTheBusiestRank) {
     // Experts 0-7 on rank 0 and 8-15 on rank 1: three distinct ones on rank 0, one on rank 1.
     const std::vector<std::int32_t> ids = {0, 3, 3, 7, 9, -1, 0, 0};
     const std::int64_t whole = 3 * 256 * 256 / 2 * 9 / 8;
-    EXPECT_EQ(decode::busiest_rank_bytes(layers[0], Mode::ep, ids, 2), 3 * whole);
-    EXPECT_EQ(decode::busiest_rank_bytes(layers[0], Mode::tp, ids, 2), 4 * whole / 2);
-    EXPECT_EQ(decode::busiest_rank_bytes(layers[1], Mode::tp, ids, 2), 3 * 3 * 256 * 256 * 2);
-    EXPECT_EQ(decode::busiest_rank_bytes(layers[0], Mode::ep, {}, 2), 0);
+    EXPECT_EQ(decode::busiest_rank_bytes(layers[0], Mode::ep, ids, rank), 3 * whole);
+    EXPECT_EQ(decode::busiest_rank_bytes(layers[0], Mode::tp, ids, rank), 4 * whole / 2);
+    EXPECT_EQ(decode::busiest_rank_bytes(layers[1], Mode::tp, ids, rank), 3 * 3 * 256 * 256 * 2);
+    EXPECT_EQ(decode::busiest_rank_bytes(layers[0], Mode::ep, {}, rank), 0);
+  });
+}
+
+// A row's busiest experts, at the widest slice; the same number on every rank.
+TEST(Traffic, OfAGridIsThatOfTheBusiestRowAndTheWidestSlice) {
+  const Synthetic model(12, 128, 320, {}, 1);
+  const checkpoint::Checkpoint from = model.open();
+  on_grid(2, 3, [&](const decode::Rank& rank) {
+    std::vector<decode::Layer> layers = decode::build(from, layers_of({0}), rank);
+    decode::cut(layers[0], "cpu", rank, true);
+    // Row 0 has experts 0-5 (three of them routed to), row 1 6-11 (two); a rank has two whole ones.
+    const std::vector<std::int32_t> ids = {0, 3, 4, 11, -1, 6, 11, 0};
+    const std::int64_t width = 3 * 128 / 2 * 9 / 8;  // bytes of each of I
+    EXPECT_EQ(decode::busiest_rank_bytes(layers[0], Mode::tp, ids, rank),
+              3 * 128 * width);  // of 128, 128, 64
+    EXPECT_EQ(decode::busiest_rank_bytes(layers[0], Mode::ep, ids, rank), 1 * 320 * width);
+    EXPECT_EQ(decode::busiest_rank_bytes(layers[0], Mode::ep, std::vector<std::int32_t>{4, 5}, rank),
+              2 * 320 * width);
   });
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kerf/comm/grid.h"
 #include "kerf/comm/local.h"
 #include "kerf/decode/build.h"
 #include "kerf/decode/run_layer.h"
@@ -43,6 +44,14 @@ inline void on_ranks(const RankSetup& setup, const std::function<void(const deco
     Checked checked(group.rank());
     decode::Meter meter(checked.memory);
     body({group, meter, Workers(setup.threads), setup.log});
+  });
+}
+
+// The same on ep x tp ranks of one worker each, each with the grid.
+inline void on_grid(int ep, int tp, const std::function<void(const decode::Rank&)>& body) {
+  on_ranks({ep * tp, 1, {}}, [&](const decode::Rank& rank) {
+    const comm::Grid grid(rank.group, ep, tp);
+    body({rank.group, rank.memory, rank.workers, rank.log, &grid});
   });
 }
 

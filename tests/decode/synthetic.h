@@ -11,8 +11,9 @@ namespace kerf::test {
 class Synthetic {
  public:
   explicit Synthetic(std::int64_t experts = 16, std::int64_t hidden = 256, std::int64_t intermediate = 256,
-                     std::vector<std::int64_t> bf16_layers = {1}, std::int64_t layers = 4) {
-    tools::SynthOptions options = tools::synth_defaults(tools::SynthModel::muse_spark);
+                     std::vector<std::int64_t> bf16_layers = {1}, std::int64_t layers = 4,
+                     tools::SynthModel model = tools::SynthModel::muse_spark) {
+    tools::SynthOptions options = tools::synth_defaults(model);
     options.experts = experts;
     options.hidden = hidden;
     options.intermediate = intermediate;

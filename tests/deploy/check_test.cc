@@ -136,6 +136,14 @@ TEST(Checks, Placement) {
       << ep.notes.at(0);
   c.run->tp = 4;
   EXPECT_FALSE(check(c, "placement").ok());
+  // A grid: two rows of two slices.
+  c.run->tp = 2;
+  const Check grid = check(c, "placement");
+  EXPECT_EQ(grid.reasons, deploy::Reasons{});
+  EXPECT_EQ(grid.notes.at(0), "4 ranks: 12 experts each; EP 2 x TP 2, 24 experts of a row, slices 64 wide");
+  c.run->ep = 4;
+  EXPECT_EQ(check(c, "placement").reasons,
+            deploy::Reasons{"ep 4 x tp 2 is not 4 ranks; wanted ep 2 or tp 1"});
 }
 
 // The most that a rank needs, to the byte, against what is there.
@@ -148,7 +156,7 @@ TEST(Checks, MemoryIsComparedToTheByte) {
   request.top_k = 8;
   request.nvfp4_layers = 1;
   request.bf16_layers = 1;
-  request.ep = 8;
+  request.ranks = 8;
   request.tp = 8;
   request.workers = 1;  // 4 cores for 8 ranks
   const decode::MemoryPlan plan = decode::memory_plan(request);

@@ -7,12 +7,14 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <random>
 #include <span>
 #include <vector>
 
 #include "kerf/layout/convert.h"
 #include "kerf/layout/experts.h"
+#include "kerf/layout/geometry.h"
 
 namespace kerf::test {
 
@@ -63,34 +65,44 @@ inline Layer random_layer(std::int64_t experts, std::int64_t hidden, std::int64_
   return layer;
 }
 
-// Slice `part` of `tp` of one expert, cut before conversion.
-inline LogicalExpert slice_of(const Layer& layer, const LogicalExpert& e, std::int64_t tp,
-                              std::int64_t part) {
-  const std::int64_t width = layer.intermediate / tp;
+// Slice `part` of `tp`: the tiles of 64 dealt out one by one.
+inline layout::Slice part_of(std::int64_t intermediate, std::int64_t tp, std::int64_t part) {
+  std::vector<std::int64_t> widths(static_cast<std::size_t>(tp), 0);
+  if (tp == 1) return {0, intermediate};
+  for (std::int64_t tile = 0; tile < intermediate / 64; ++tile)
+    widths[static_cast<std::size_t>(tile % tp)] += 64;
+  return {std::accumulate(widths.begin(), widths.begin() + part, std::int64_t{0}),
+          widths[static_cast<std::size_t>(part)]};
+}
+
+// The slice of one expert, cut before conversion.
+inline LogicalExpert slice_of(const Layer& layer, const LogicalExpert& e, const layout::Slice& slice) {
+  const auto [first, width] = slice;
   const std::int64_t h = layer.hidden;
   const std::int64_t i = layer.intermediate;
-  return {rows_of(e.gate, h / 2, part * width, width),
-          rows_of(e.gate_sf, h / 16, part * width, width),
-          rows_of(e.up, h / 2, part * width, width),
-          rows_of(e.up_sf, h / 16, part * width, width),
-          columns_of(e.down, i / 2, part * width / 2, width / 2),
-          columns_of(e.down_sf, i / 16, part * width / 16, width / 16)};
+  return {rows_of(e.gate, h / 2, first, width),
+          rows_of(e.gate_sf, h / 16, first, width),
+          rows_of(e.up, h / 2, first, width),
+          rows_of(e.up_sf, h / 16, first, width),
+          columns_of(e.down, i / 2, first / 2, width / 2),
+          columns_of(e.down_sf, i / 16, first / 16, width / 16)};
 }
 
 // Experts [first, first + count) of slice `part` of `tp`, converted one by one.
 inline layout::Nvfp4Experts convert_experts(const Layer& layer, std::int64_t first, std::int64_t count,
                                             std::int64_t tp, std::int64_t part, tensor::Memory& memory) {
-  layout::Nvfp4Experts out(memory, {count, layer.hidden, layer.intermediate / tp}, first);
+  const layout::Slice slice = part_of(layer.intermediate, tp, part);
+  layout::Nvfp4Experts out(memory, {count, layer.hidden, slice.width}, first);
   const auto nth = [&](const tensor::Tensor& t, std::int64_t i) {
     const std::size_t bytes = t.bytes().size() / static_cast<std::size_t>(count);
     return t.bytes().subspan(static_cast<std::size_t>(i) * bytes, bytes);
   };
   for (std::int64_t i = 0; i < count; ++i) {
     const auto global = static_cast<std::size_t>(first + i);
-    const LogicalExpert e = slice_of(layer, layer.experts[global], tp, part);
+    const LogicalExpert e = slice_of(layer, layer.experts[global], slice);
     layout::convert(
         layout::LogicalNvfp4<const std::byte>{e.gate, e.gate_sf, e.up, e.up_sf, e.down, e.down_sf},
-        layer.hidden, layer.intermediate / tp,
+        layer.hidden, slice.width,
         layout::ConvertedNvfp4<std::byte>{nth(out.w13, i), nth(out.w13_sf, i), nth(out.w2, i),
                                           nth(out.w2_sf, i)});
     out.g1_alphas.as<std::uint32_t>()[static_cast<std::size_t>(i)] = layer.g1_alphas[global];

@@ -5,9 +5,11 @@
 #include <cmath>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kerf/base/error.h"
+#include "kerf/comm/grid.h"
 #include "kerf/comm/local.h"
 #include "kerf/expert_tp/expert_tp.h"
 #include "kerf/numeric/bf16.h"
@@ -204,6 +206,83 @@ TEST(Probe, AnUnservedRouteIsRefusedOnEveryRank) {
                                               ": the TP experts did not serve 1 of 6 routes, the first "
                                               "token 1 route 1"}));
   }
+}
+
+// Rows of tp ranks. EP: rank r has the routes whose expert, i % ranks, is r. TP: a row's ranks have the
+// routes of all of the row's experts.
+Case make_grid_case(int ep, int tp, std::int64_t tokens, std::int64_t top_k) {
+  Case made = make_case(ep * tp, tokens, top_k, 32, 1.0F);
+  for (int r = 0; r < ep * tp; ++r)
+    for (std::size_t i = 0; i < made.tp[static_cast<std::size_t>(r)].map.size(); ++i)
+      if (static_cast<int>(i) % (ep * tp) / tp != r / tp) made.tp[static_cast<std::size_t>(r)].map[i] = -1;
+  return made;
+}
+
+std::vector<Verdict> grid_refusals(const Case& c, int ep, int tp, double* value = nullptr) {
+  std::vector<Verdict> seen(c.ep.size());
+  std::vector<double> values(c.ep.size(), -1);
+  comm::run_local(ep * tp, {.timeout = std::chrono::seconds{20}}, [&](comm::Group& group) {
+    const comm::Grid grid(group, ep, tp);
+    const auto me = static_cast<std::size_t>(group.rank());
+    seen[me] = attempt([&] {
+      values[me] = probe_rel_l2(c.ep[me].view(), c.tp[me].view(), {group, grid.row()});
+    });
+    group.barrier("after");
+  });
+  for (const double v : values) EXPECT_EQ(v, values[0]);
+  if (value != nullptr) *value = values[0];
+  return seen;
+}
+
+// The sums over ranks of a row alone, in f64 over everything.
+double grid_expected(const Case& c, int tp) {
+  double difference = 0;
+  double wanted = 0;
+  for (std::size_t r = 0; r < c.ep.size(); ++r) {
+    const Output& ep = c.ep[r];
+    const std::size_t row = r / static_cast<std::size_t>(tp) * static_cast<std::size_t>(tp);
+    double d = 0;
+    double w = 0;
+    for (std::size_t i = 0; i < ep.map.size(); ++i)
+      for (std::int64_t h = 0; ep.map[i] >= 0 && h < ep.hidden; ++h) {
+        float sum = 0.0F;
+        for (std::size_t s = row; s < row + static_cast<std::size_t>(tp); ++s)
+          sum = sum + bf16_to_f32(c.tp[s].rows[at(c.tp[s], i, h)]);
+        const double want = bf16_to_f32(ep.rows[at(ep, i, h)]);
+        const double got = bf16_to_f32(f32_to_bf16(sum));
+        d += (got - want) * (got - want);
+        w += want * want;
+      }
+    difference += d;
+    wanted += w;
+  }
+  return std::sqrt(difference / wanted);
+}
+
+TEST(ProbeOfAGrid, IsTheDistanceOverAllRows) {
+  for (const auto& [ep, tp] : {std::pair{2, 2}, {2, 3}, {3, 2}, {4, 2}, {2, 4}}) {
+    Case c = make_grid_case(ep, tp, 5, 3);
+    const double want = grid_expected(c, tp);
+    EXPECT_GT(want, 0.1);
+    double value = 0;
+    for (const Verdict& verdict : grid_refusals(c, ep, tp, &value)) EXPECT_FALSE(verdict) << verdict->text;
+    EXPECT_EQ(value, want) << ep << " x " << tp;
+  }
+}
+
+TEST(ProbeOfAGrid, RoutesThatNoRowOrTwoRowsServe) {
+  const auto expect = [](const Case& c, const std::string& text) {
+    for (const Verdict& verdict : grid_refusals(c, 2, 2))
+      EXPECT_EQ(verdict, (Reason{ErrorKind::probe, text}));
+  };
+  Case half = make_grid_case(2, 2, 2, 3);  // route 2 belongs to rank 2's expert: row 1
+  half.tp[3].map[2] = -1;
+  expect(half, "rank 3: the TP experts did not serve 1 of 6 routes, the first token 0 route 2");
+  half.tp[2].map[2] = -1;
+  expect(half, "rank 0: the TP experts did not serve 1 of 6 routes, the first token 0 route 2");
+  Case twice = make_grid_case(2, 2, 2, 3);
+  twice.tp[1].map[3] = 0;  // of row 1 too
+  expect(twice, "token 1 route 0 is served by two rows of ranks, that of rank 0 and that of rank 2");
 }
 
 TEST(Probe, ShapesThatDiffer) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kerf/base/error.h"
+#include "kerf/comm/grid.h"
 #include "kerf/comm/local.h"
 #include "kerf/expert_tp/expert_tp.h"
 #include "tests/expert_tp/layer.h"
@@ -23,48 +24,68 @@ bool contains(const Verdict& verdict, const std::string& part) {
 }
 
 struct Grid {
-  int tp;
+  int ep, tp;
   std::int64_t experts, hidden, intermediate;
+  bool uneven = false;
 };
 
 class Reshard : public testing::TestWithParam<Grid> {};
 
 TEST_P(Reshard, EveryByteIsThatOfTheConvertedSlice) {
-  const auto [tp, experts, hidden, intermediate] = GetParam();
+  const auto [ep, tp, experts, hidden, intermediate, uneven] = GetParam();
   const Layer layer = test::random_layer(experts, hidden, intermediate, 11);
-  comm::run_local(tp, {}, [&, tp = tp, experts = experts](comm::Group& group) {
+  comm::run_local(ep * tp, {}, [&, ep = ep, tp = tp, experts = experts, uneven = uneven](comm::Group& group) {
+    const comm::Grid grid(group, ep, tp);
     tensor::HostMemory memory;
-    const std::int64_t each = experts / tp;
+    const std::int64_t each = experts / (ep * tp);
     const auto stock = test::convert_experts(layer, group.rank() * each, each, 1, 0, memory);
     const Bytes before = test::all_bytes(stock.view());
     memory.reset_peak();
     const std::int64_t base = memory.current();
-    const layout::Nvfp4Experts sliced = reshard(stock.view(), group, experts, memory);
+    const layout::Nvfp4Experts sliced = reshard(stock.view(), {group, grid.row()}, experts, memory, uneven);
     // The TP tensors are all that the reshard takes.
     EXPECT_EQ(memory.peak() - base, sliced.bytes());
     EXPECT_EQ(memory.current() - base, sliced.bytes());
-    EXPECT_EQ(sliced.first_expert, 0);
-    EXPECT_EQ(sliced.shape, (layout::ExpertsShape{experts, layer.hidden, layer.intermediate / tp}));
+    const int row = group.rank() / tp;
+    const int part = group.rank() % tp;
+    EXPECT_EQ(sliced.first_expert, row * experts / ep);
     EXPECT_FALSE(layout::malformed(sliced.view()));
-    const auto want = test::convert_experts(layer, 0, experts, tp, group.rank(), memory);
+    const auto want = test::convert_experts(layer, row * experts / ep, experts / ep, tp, part, memory);
+    EXPECT_EQ(sliced.shape, want.shape);
     EXPECT_TRUE(test::all_bytes(sliced.view()) == test::all_bytes(want.view())) << "rank " << group.rank();
     EXPECT_TRUE(test::all_bytes(stock.view()) == before) << "stock changed on rank " << group.rank();
-    const auto shapes = final_shapes(stock.shape, tp, experts);
+    const auto shapes = final_shapes(stock.shape, tp, experts / ep, part, uneven);
     const layout::Nvfp4View view = sliced.view();
     EXPECT_EQ(shapes, (std::array{view.w13.shape, view.w13_sf.shape, view.w2.shape, view.w2_sf.shape}));
   });
 }
 
+std::string grid_name(const testing::TestParamInfo<Grid>& made) {
+  const Grid& g = made.param;
+  return (g.ep > 1 ? "ep" + std::to_string(g.ep) + "_" : std::string()) + "tp" + std::to_string(g.tp) + "_e" +
+         std::to_string(g.experts) + "_h" + std::to_string(g.hidden) + "_i" + std::to_string(g.intermediate) +
+         (g.uneven ? "_uneven" : "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, Reshard,
-                         testing::Values(Grid{2, 2, 128, 128}, Grid{2, 6, 256, 128}, Grid{2, 4, 384, 256},
-                                         Grid{2, 4, 256, 640}, Grid{3, 3, 256, 192}, Grid{4, 4, 128, 256},
-                                         Grid{4, 8, 256, 512}, Grid{4, 12, 128, 768}, Grid{8, 8, 128, 512},
-                                         Grid{8, 16, 256, 512}, Grid{8, 8, 384, 1536}),
-                         [](const auto& made) {
-                           const Grid& g = made.param;
-                           return "tp" + std::to_string(g.tp) + "_e" + std::to_string(g.experts) + "_h" +
-                                  std::to_string(g.hidden) + "_i" + std::to_string(g.intermediate);
-                         });
+                         testing::Values(Grid{1, 2, 2, 128, 128}, Grid{1, 2, 6, 256, 128},
+                                         Grid{1, 2, 4, 384, 256}, Grid{1, 2, 4, 256, 640},
+                                         Grid{1, 3, 3, 256, 192}, Grid{1, 4, 4, 128, 256},
+                                         Grid{1, 4, 8, 256, 512}, Grid{1, 4, 12, 128, 768},
+                                         Grid{1, 8, 8, 128, 512}, Grid{1, 8, 16, 256, 512},
+                                         Grid{1, 8, 8, 384, 1536}),
+                         grid_name);
+INSTANTIATE_TEST_SUITE_P(Hybrids, Reshard,
+                         testing::Values(Grid{2, 2, 8, 256, 256}, Grid{2, 3, 12, 128, 192},
+                                         Grid{3, 2, 6, 256, 128}, Grid{2, 4, 16, 128, 512},
+                                         Grid{4, 2, 8, 384, 256}),
+                         grid_name);
+INSTANTIATE_TEST_SUITE_P(Uneven, Reshard,
+                         testing::Values(Grid{1, 8, 8, 128, 768, true}, Grid{1, 2, 4, 256, 320, true},
+                                         Grid{1, 3, 6, 128, 320, true}, Grid{1, 4, 4, 256, 320, true},
+                                         Grid{1, 2, 4, 256, 256, true}, Grid{2, 3, 12, 128, 320, true},
+                                         Grid{2, 4, 8, 256, 448, true}),
+                         grid_name);
 
 // Memory that refuses the n-th block.
 class ScarceMemory final : public tensor::Memory {
@@ -223,11 +244,70 @@ TEST(ReshardRefuses, CutsThatTheLayoutCannotHold) {
   }
 }
 
+// A fault in one row of two is the reason of both, with the rank's number among all.
+TEST(ReshardRefuses, InEveryRowWhatOneRankRefuses) {
+  const Layer layer = test::random_layer(8, 128, 128, 5);
+  using Spoil = std::function<void(Attempt&)>;
+  const auto refused = [&](int bad, const Spoil& spoil) {
+    std::vector<Verdict> seen(4);
+    comm::run_local(4, {.timeout = std::chrono::seconds{20}}, [&](comm::Group& group) {
+      const comm::Grid grid(group, 2, 2);
+      tensor::HostMemory stock_memory;
+      const auto stock = test::convert_experts(layer, 2 * group.rank(), 2, 1, 0, stock_memory);
+      Attempt mine{stock.view(), 8};
+      if (bad == group.rank()) spoil(mine);
+      ScarceMemory memory(mine.blocks);
+      seen[static_cast<std::size_t>(group.rank())] = attempt([&] {
+        reshard(mine.view, {group, grid.row()}, mine.num_experts, memory);
+      });
+      EXPECT_EQ(memory.host().current(), 0);
+      group.barrier("the group is whole after a refusal");
+      grid.row().barrier("so is the row");
+    });
+    for (const Verdict& verdict : seen) EXPECT_EQ(verdict, seen[0]);
+    return seen[0] ? seen[0]->text : std::string("accepted");
+  };
+  for (const int bad : {0, 1, 2, 3}) {
+    const std::string rank = "rank " + std::to_string(bad);
+    EXPECT_EQ(refused(bad, [](Attempt& mine) { mine.blocks = 4; }), rank + ": no memory for a block");
+    EXPECT_EQ(refused(bad, [](Attempt& mine) { mine.view.first_expert += 1; })
+                  .find(rank + ": " + rank + " holds expert " + std::to_string(2 * bad + 1)),
+              0U);
+    EXPECT_EQ(refused(bad, [](Attempt& mine) { mine.view.w2.dtype = tensor::Dtype::i8; }).find(rank + ": w2"),
+              0U);
+  }
+  static const float one_up = std::bit_cast<float>(0x3F801235U);
+  EXPECT_NE(
+      refused(3, [](Attempt& mine) { mine.view.a1_gscale.bytes = std::as_bytes(std::span(&one_up, 1)); })
+          .find("a1_gscale must have the same bits on every rank: rank 0 has 1.000"),
+      std::string::npos);
+}
+
+TEST(ReshardRefuses, RowsThatAreNotThoseOfTheGroup) {
+  const Layer layer = test::random_layer(4, 128, 128, 5);
+  std::vector<Verdict> seen(4);
+  comm::run_local(4, {}, [&](comm::Group& group) {
+    const comm::Grid grid(group, 2, 2);
+    tensor::HostMemory memory;
+    const auto stock = test::convert_experts(layer, group.rank(), 1, 1, 0, memory);
+    seen[static_cast<std::size_t>(group.rank())] = attempt([&] {
+      reshard(stock.view(), {group, *grid.column()}, 4, memory);
+    });
+  });
+  for (const Verdict& verdict : seen) {
+    ASSERT_TRUE(verdict);
+    EXPECT_EQ(verdict->kind, ErrorKind::bug);
+    EXPECT_EQ(verdict->text, "rank 1: rank 1 of 4 is rank 0 of its row of 2");
+  }
+}
+
 TEST(FinalShapes, AreThoseOfTheSlice) {
   const auto shapes = final_shapes({4, 256, 512}, 4, 16);
   EXPECT_EQ(shapes, (std::array{tensor::Shape{16, 256, 128}, tensor::Shape{16, 256, 16},
                                 tensor::Shape{16, 256, 64}, tensor::Shape{16, 256, 8}}));
   EXPECT_THROW(final_shapes({4, 256, 128}, 4, 16), Error);
+  EXPECT_EQ(final_shapes({2, 256, 320}, 2, 4, 1, true)[0], (tensor::Shape{4, 256, 128}));
+  EXPECT_EQ(final_shapes({2, 256, 320}, 2, 4, 0, true)[2], (tensor::Shape{4, 256, 96}));
 }
 
 TEST(Unsupported, TellsWhichCutsAreLegal) {
@@ -237,6 +317,9 @@ TEST(Unsupported, TellsWhichCutsAreLegal) {
   EXPECT_TRUE(contains(unsupported(experts.view(), 4), "slice 176"));
   EXPECT_TRUE(contains(unsupported(experts.view(), 4), "legal tp: 1, 11"));
   EXPECT_TRUE(contains(unsupported(experts.view(), 1), "legal tp: 1, 11"));
+  EXPECT_TRUE(contains(unsupported(experts.view(), 4), "--uneven would cut slices of 192 and 128"));
+  EXPECT_FALSE(unsupported(experts.view(), 4, true));
+  EXPECT_TRUE(unsupported(experts.view(), 12, true));
   for (const int tp : {0, -1}) EXPECT_EQ(unsupported(experts.view(), tp)->kind, ErrorKind::usage);
 }
 

@@ -91,6 +91,68 @@ TEST(Convertible, NamesWhatDoesNotFit) {
   EXPECT_TRUE(convertible_bf16(0, 64).has_value());
 }
 
+// What is allowed decides; what is not is named where it would help.
+TEST(Fitting, UnevenCutsWantATileEach) {
+  const Fit uneven{true, false};
+  EXPECT_EQ(cuttable(256, 320, 4, uneven), std::nullopt);
+  EXPECT_EQ(cuttable(256, 320, 5, uneven), std::nullopt);
+  EXPECT_EQ(cuttable(256, 768, 8, uneven), std::nullopt);
+  EXPECT_EQ(
+      cuttable(256, 320, 6, uneven)->text,
+      "experts of hidden 256 x intermediate 320 cannot be cut 6 ways: intermediate 320 has 5 tiles of 64, "
+      "fewer than slices; legal tp: 1 to 5");
+  EXPECT_EQ(
+      cuttable(256, 768, 8)->text,
+      "experts of hidden 256 x intermediate 768 cannot be cut 8 ways: slice 96 is not a multiple of 64; "
+      "legal tp: 1, 2, 3, 4, 6, 12; --uneven would cut slices of 128 and 64");
+  EXPECT_EQ(
+      cuttable(256, 192, 2)->text,
+      "experts of hidden 256 x intermediate 192 cannot be cut 2 ways: slice 96 is not a multiple of 64; "
+      "legal tp: 1, 3; --uneven would cut slices of 128 and 64; --pad would add zeros up to 256");
+  const std::string wide = cuttable(256, 96, 1, uneven)->text;
+  EXPECT_NE(wide.find("intermediate 96 is not a multiple of 64; legal tp: none; --pad"), std::string::npos)
+      << wide;
+  // More ranks than tiles, some of which would get zeros alone, or an H that nothing helps: no advice.
+  EXPECT_EQ(cuttable(256, 128, 4)->text.find("--"), std::string::npos);
+  EXPECT_EQ(cuttable(192, 128, 4)->text.find("--"), std::string::npos);
+  EXPECT_EQ(cuttable(256, 128, 0, uneven)->kind, ErrorKind::usage);
+}
+
+TEST(Fitting, PaddingEndsAtTheNextWidthThatFits) {
+  const Fit pad{false, true};
+  const Fit both{true, true};
+  EXPECT_EQ(converted_width(96, 1, {}), 96);
+  EXPECT_EQ(converted_width(96, 1, pad), 128);
+  EXPECT_EQ(converted_width(128, 1, pad), 128);
+  EXPECT_EQ(converted_width(192, 2, pad), 256);
+  EXPECT_EQ(converted_width(208, 3, pad), 384);
+  EXPECT_EQ(converted_width(208, 3, both), 256);
+  for (const std::int64_t intermediate : {16, 80, 96, 208, 320, 704})
+    for (const std::int64_t tp : {1, 2, 3, 8}) EXPECT_EQ(cuttable(128, intermediate, tp, pad), std::nullopt);
+  EXPECT_EQ(cuttable(256, 208, 4, both), std::nullopt);
+  EXPECT_TRUE(cuttable(256, 208, 5, both));  // 4 tiles
+  const Verdict odd = cuttable(256, 100, 2, pad);
+  ASSERT_TRUE(odd);
+  EXPECT_NE(odd->text.find("intermediate 100 is not a multiple of 16, which padding needs"),
+            std::string::npos)
+      << odd->text;
+  EXPECT_EQ(cuttable(256, 100, 2)->text.find("--pad"), std::string::npos);
+  EXPECT_TRUE(cuttable(192, 96, 2, pad));  // H is never padded
+  EXPECT_TRUE(cuttable(256, 96, std::int64_t{1} << 40, pad));
+  EXPECT_FALSE(paddable(16));
+  EXPECT_TRUE(paddable(8));
+  EXPECT_TRUE(paddable(0));
+}
+
+TEST(Fitting, SlicesAreDealtTileByTile) {
+  EXPECT_EQ(slice_of(768, 8, 3), (Slice{384, 128}));
+  EXPECT_EQ(slice_of(768, 8, 4), (Slice{512, 64}));
+  EXPECT_EQ(slice_of(320, 2, 0), (Slice{0, 192}));
+  EXPECT_EQ(slice_of(320, 2, 1), (Slice{192, 128}));
+  EXPECT_EQ(slice_of(512, 4, 3), (Slice{384, 128}));
+  EXPECT_EQ(slice_of(1856, 1, 0), (Slice{0, 1856}));
+}
+
 TEST(LegalTp, IsAscendingAndComplete) {
   EXPECT_EQ(legal_tp(704), (std::vector<std::int64_t>{1, 11}));
   EXPECT_EQ(legal_tp(2048), (std::vector<std::int64_t>{1, 2, 4, 8, 16, 32}));

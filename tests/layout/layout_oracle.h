@@ -2,9 +2,11 @@
 // of kerf/layout/rows.h.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "kerf/layout/convert.h"
@@ -49,29 +51,51 @@ struct Nvfp4Expert {
   }
 };
 
-// Part `part` of `tp` of an expert, cut before conversion: rows of gate and up, columns of down.
+// Intermediate indices [first, first + width) of an expert, cut before conversion: rows of gate and up,
+// columns of down.
 inline Nvfp4Expert cut(const Nvfp4Expert& whole, std::int64_t hidden, std::int64_t intermediate,
-                       std::int64_t tp, std::int64_t part) {
+                       std::int64_t first, std::int64_t width) {
   const auto rows = [&](const Bytes& m) {
-    const auto size = std::ssize(m) / tp;
-    return Bytes(m.begin() + part * size, m.begin() + (part + 1) * size);
+    const auto row = std::ssize(m) / intermediate;
+    return Bytes(m.begin() + first * row, m.begin() + (first + width) * row);
   };
-  const auto columns = [&](const Bytes& m) {
+  const auto columns = [&](const Bytes& m, std::int64_t values) {  // of one byte
     const auto row = std::ssize(m) / hidden;
-    const auto size = row / tp;
     Bytes out;
     for (std::int64_t h = 0; h < hidden; ++h)
-      out.insert(out.end(), m.begin() + h * row + part * size, m.begin() + h * row + (part + 1) * size);
+      out.insert(out.end(), m.begin() + h * row + first / values,
+                 m.begin() + h * row + (first + width) / values);
     return out;
   };
-  Nvfp4Expert slice(hidden, intermediate / tp);
+  Nvfp4Expert slice(hidden, width);
   slice.gate = rows(whole.gate);
   slice.gate_sf = rows(whole.gate_sf);
   slice.up = rows(whole.up);
   slice.up_sf = rows(whole.up_sf);
-  slice.down = columns(whole.down);
-  slice.down_sf = columns(whole.down_sf);
+  slice.down = columns(whole.down, 2);
+  slice.down_sf = columns(whole.down_sf, 16);
   return slice;
+}
+
+// The widths of tp slices: the tiles of 64 dealt out one by one.
+inline std::vector<std::int64_t> dealt(std::int64_t intermediate, std::int64_t tp) {
+  std::vector<std::int64_t> widths(static_cast<std::size_t>(tp), 0);
+  for (std::int64_t tile = 0; tile < intermediate / 64; ++tile)
+    widths[static_cast<std::size_t>(tile % tp)] += 64;
+  return widths;
+}
+
+// An expert of I widened by zeros: rows behind those of gate and up, columns behind those of down.
+inline Nvfp4Expert widened(const Nvfp4Expert& x, std::int64_t hidden, std::int64_t width) {
+  Nvfp4Expert out(hidden, width);
+  for (const auto& [from, to] :
+       {std::pair{&x.gate, &out.gate}, {&x.gate_sf, &out.gate_sf}, {&x.up, &out.up}, {&x.up_sf, &out.up_sf}})
+    std::copy(from->begin(), from->end(), to->begin());
+  for (const auto& [from, to] : {std::pair{&x.down, &out.down}, {&x.down_sf, &out.down_sf}})
+    for (std::int64_t h = 0; h < hidden; ++h)
+      std::copy_n(from->begin() + h * (std::ssize(*from) / hidden), std::ssize(*from) / hidden,
+                  to->begin() + h * (std::ssize(*to) / hidden));
+  return out;
 }
 
 struct Nvfp4Converted {
@@ -144,6 +168,16 @@ inline Bf16Converted converted_by_definition(const Bf16Expert& x, std::int64_t h
         out.w13[at(block_major(2 * intermediate, w13_converted(Half::gate, i), h, b))] = x.gate[at(ih)];
         out.w2[at(block_major(hidden, w2_converted(h), i, b))] = x.down[at(2 * (h * intermediate + i) + b)];
       }
+  return out;
+}
+
+inline Bf16Expert widened(const Bf16Expert& x, std::int64_t hidden, std::int64_t width) {
+  Bf16Expert out(hidden, width);
+  std::copy(x.gate.begin(), x.gate.end(), out.gate.begin());
+  std::copy(x.up.begin(), x.up.end(), out.up.begin());
+  for (std::int64_t h = 0; h < hidden; ++h)
+    std::copy_n(x.down.begin() + h * (std::ssize(x.down) / hidden), std::ssize(x.down) / hidden,
+                out.down.begin() + h * 2 * width);
   return out;
 }
 

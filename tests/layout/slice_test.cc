@@ -38,19 +38,23 @@ struct Layer {
 };
 
 // The first thing that is not as it should be over all slices; nothing where the theorem holds.
-std::optional<std::string> fault(const ExpertsShape& shape, std::int64_t tp, std::uint64_t seed) {
+std::optional<std::string> fault(const ExpertsShape& shape, std::int64_t tp, std::uint64_t seed,
+                                 bool uneven = false) {
   const Layer layer(shape, seed);
+  std::int64_t first = 0;
   for (std::int64_t part = 0; part < tp; ++part) {
+    const std::int64_t width = dealt(shape.intermediate, tp)[static_cast<std::size_t>(part)];
     // What it must be: every expert cut first, then converted by the definition, one after the other.
     std::array<Bytes, 4> wanted;
     for (const Nvfp4Expert& e : layer.experts) {
-      const Nvfp4Converted c = converted_by_definition(cut(e, shape.hidden, shape.intermediate, tp, part),
-                                                       shape.hidden, shape.intermediate / tp);
+      const Nvfp4Converted c = converted_by_definition(cut(e, shape.hidden, shape.intermediate, first, width),
+                                                       shape.hidden, width);
       const std::array<const Bytes*, 4> kinds = {&c.w13, &c.w13_sf, &c.w2, &c.w2_sf};
       for (std::size_t k = 0; k < 4; ++k)
         wanted[k].insert(wanted[k].end(), kinds[k]->begin(), kinds[k]->end());
     }
-    const auto views = slice_views(layer.converted.view(), tp, part);
+    first += width;
+    const auto views = slice_views(layer.converted.view(), tp, part, uneven);
     for (std::size_t k = 0; k < 4; ++k) {
       const std::string where = std::string(nvfp4_kind_names[k]) + " of slice " + std::to_string(part) +
                                 " of " + std::to_string(tp) + " of " + std::to_string(shape.hidden) + " x " +
@@ -61,6 +65,7 @@ std::optional<std::string> fault(const ExpertsShape& shape, std::int64_t tp, std
       if (got != wanted[k]) return where + ": bytes";
     }
   }
+  if (first != shape.intermediate) return "the slices together are not the whole";
   return std::nullopt;
 }
 
@@ -89,6 +94,28 @@ RC_GTEST_PROP(Theorem, HoldsWhereverTheGeometryAllows, ()) {
                            64 * *rc::gen::inRange<std::int64_t>(1, 13)};
   const std::int64_t tp = *rc::gen::elementOf(legal_tp(shape.intermediate));
   RC_ASSERT(fault(shape, tp, *rc::gen::arbitrary<std::uint32_t>()) == std::nullopt);
+}
+
+// Slices that differ by a tile: every number of them up to the tiles there are.
+TEST(Theorem, HoldsForUnevenCuts) {
+  int slices = 0;
+  for (const std::int64_t hidden : {128, 640})
+    for (const std::int64_t intermediate : {64, 128, 192, 320, 448, 768})
+      for (std::int64_t tp = 1; tp <= intermediate / 64; ++tp) {
+        EXPECT_EQ(fault({2, hidden, intermediate}, tp, 7, true), std::nullopt);
+        slices += static_cast<int>(tp);
+      }
+  EXPECT_EQ(slices, 2 * (1 + 3 + 6 + 15 + 28 + 78));
+  EXPECT_EQ(fault({1, 2816, 704}, 8, 4, true), std::nullopt);  // 3 of two tiles, 5 of one
+  EXPECT_EQ(fault({1, 2688, 1856}, 8, 4, true), std::nullopt);
+}
+
+RC_GTEST_PROP(Theorem, HoldsForEveryUnevenCut, ()) {
+  const std::int64_t tiles = *rc::gen::inRange<std::int64_t>(1, 13);
+  const ExpertsShape shape{*rc::gen::inRange<std::int64_t>(1, 4), 128 * *rc::gen::inRange<std::int64_t>(1, 4),
+                           64 * tiles};
+  const std::int64_t tp = *rc::gen::inRange<std::int64_t>(1, tiles + 1);
+  RC_ASSERT(fault(shape, tp, *rc::gen::arbitrary<std::uint32_t>(), true) == std::nullopt);
 }
 
 // The geometry refuses no more than it must: a slice of a width that is not a multiple of 64 has no
@@ -135,6 +162,7 @@ TEST(SliceViews, RefuseWhatIsNotASlice) {
   EXPECT_EQ(kind_of(view, 2, -1), ErrorKind::usage);
   EXPECT_EQ(kind_of(view, 4, 0), ErrorKind::unsupported);
   EXPECT_EQ(kind_of(view, 3, 0), ErrorKind::unsupported);
+  EXPECT_THROW(static_cast<void>(slice_views(view, 3, 0, true)), Error);  // two tiles for three
   view.w2.bytes = view.w2.bytes.subspan(1);
   EXPECT_EQ(kind_of(view, 2, 0), ErrorKind::unsupported);
 }

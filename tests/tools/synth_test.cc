@@ -307,7 +307,8 @@ TEST(Synth, RefusesSizesByName) {
     EXPECT_NE(text.find(words), std::string::npos) << text;
   };
   has(refusal(with([](SynthOptions& o) { o.hidden = 192; }), ErrorKind::unsupported), "hidden 192");
-  has(refusal(with([](SynthOptions& o) { o.intermediate = 96; }), ErrorKind::unsupported), "intermediate 96");
+  has(refusal(with([](SynthOptions& o) { o.intermediate = 100; }), ErrorKind::unsupported),
+      "intermediate 100");
   has(refusal(with([](SynthOptions& o) { o.experts = 0; }), ErrorKind::usage), "experts is 0");
   has(refusal(with([](SynthOptions& o) { o.experts = -4; }), ErrorKind::usage), "experts is -4");
   has(refusal(with([](SynthOptions& o) { o.layers = 0; }), ErrorKind::usage), "layers is 0");
