@@ -42,9 +42,9 @@ decode::BuildOptions stock_options() {
 class Hybrid : public testing::TestWithParam<Grid> {};
 
 // What a single rank with all experts cuts for a slice, of the row's experts alone.
-void expect_slice_of_whole(const decode::Layer& got, const layout::Nvfp4Experts& whole, int row, int part,
+void expect_slice_of_whole(const decode::Layer& got, const layout::Nvfp4View& whole, int row, int part,
                            const Grid& g) {
-  const auto views = layout::slice_views(whole.view(), g.tp, part, g.uneven);
+  const auto views = layout::slice_views(whole, g.tp, part, g.uneven);
   const layout::Nvfp4Experts& sliced = *got.sliced;
   const std::array<const tensor::Tensor*, 4> kinds = {&sliced.w13, &sliced.w13_sf, &sliced.w2, &sliced.w2_sf};
   for (std::size_t k = 0; k < 4; ++k) {
@@ -59,7 +59,7 @@ void expect_slice_of_whole(const decode::Layer& got, const layout::Nvfp4Experts&
   const std::int64_t each = g.experts / g.ep;
   for (std::int64_t e = 0; e < each; ++e)
     EXPECT_EQ(sliced.g2_alphas.as<float>()[static_cast<std::size_t>(e)],
-              whole.g2_alphas.as<float>()[static_cast<std::size_t>(row * each + e)]);
+              reinterpret_cast<const float*>(whole.g2_alphas.bytes.data())[row * each + e]);
 }
 
 TEST_P(Hybrid, EveryRankHoldsItsSliceOfItsRowsExperts) {
@@ -185,6 +185,34 @@ INSTANTIATE_TEST_SUITE_P(Uneven, Hybrid,
                                          Grid{2, 3, 12, 320, true}, Grid{2, 2, 8, 192, true}),
                          grid_name);
 
+// Exact tails have one rank's bits on a grid too, and where zeros make slices nodes that were none: 960 is no
+// two slices of 512, 1024 is.
+TEST(HybridExact, HasTheBitsOfOneRank) {
+  for (const auto& [intermediate, pad] : {std::pair{1024, false}, std::pair{960, true}}) {
+    const Grid one{1, 1, 8, intermediate};
+    const Synthetic model = model_of(one);
+    const checkpoint::Checkpoint from = model.open();
+    const decode::LayerInputs inputs = inputs_of(one, 5);
+    const auto run = [&, pad = pad](int ep, int tp) {
+      std::vector<std::uint16_t> y;
+      on_grid(ep, tp, [&](const decode::Rank& rank) {
+        decode::LayerOptions options;
+        options.mode = tp > 1 ? Mode::tp : Mode::ep;
+        options.tail = tail::Kind::exact;
+        options.fit.pad = pad && tp > 1;
+        const decode::LayerResult r = decode::run_layer(from, options, inputs, rank);
+        if (rank.group.rank() == ep * tp - 1) y = r.y;
+      });
+      return y;
+    };
+    const std::vector<std::uint16_t> wanted = run(1, 1);
+    EXPECT_EQ(wanted.size(), 5U * kHidden);
+    EXPECT_EQ(run(1, 2), wanted) << intermediate;
+    EXPECT_EQ(run(2, 2), wanted) << intermediate;
+    EXPECT_EQ(run(4, 2), wanted) << intermediate;
+  }
+}
+
 // The main job over NVFP4 and BF16 layers with a norm: the report has the grid, and two runs one digest.
 TEST(HybridRun, ReportsTheGridAndRepeats) {
   const checkpoint::Checkpoint from = small_model().open();
@@ -291,7 +319,7 @@ TEST(HybridRefuses, ARankThatLeavesInsideOneRowIsTheReasonOfAll) {
         const std::vector<decode::Layer> layers = decode::build(from, stock_options(), rank);
         Leaving row(rank.row(), rank.group.rank() == 3 ? at : "");
         try {
-          (void)expert_tp::reshard(layers[0].nvfp4().view(), {rank.group, row}, 16, rank.memory);
+          (void)expert_tp::reshard(layers[0].nvfp4(), {rank.group, row}, 16, rank.memory);
           rank.group.barrier("the next step");
         } catch (const comm::GroupFailed& e) {
           waiting[static_cast<std::size_t>(rank.group.rank())] = e.what();
