@@ -25,7 +25,7 @@ TEST(Allocation, AStepMakesNone) {
     rank.calls = &calls;
     decode::RuntimeOptions options;
     options.all_reduce.model_width = 512;
-    options.all_reduce.own_step_tps = {2};
+    options.all_reduce.own_step_tps = {2, 4};
     options.build.layers = {0, 1};  // NVFP4 and BF16
     options.expert_tp = true;
     options.max_tokens = 8;
