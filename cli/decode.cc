@@ -139,6 +139,7 @@ Json json_of(const decode::Report& r, const Options& o) {
                {"ranks", r.ranks},
                {"group", r.group},
                {"device", o.ranks.device},
+               {"backend", r.backend},
                {"activation", activation(r)},
                {"block", decode::name(r.block)},
                {"reshard", reshard},
@@ -150,11 +151,13 @@ Json json_of(const decode::Report& r, const Options& o) {
                  {"preference", r.tactic.pinned ? Json(r.tactic.preference) : Json()},
                  {"of", r.tactic.of}}},
                {"stock_tactics", tuned_json(r)},
+               {"memory_per_rank",
+                {{"stock", r.footprint.stock},
+                 {"sliced", r.footprint.sliced},
+                 {"block", r.footprint.block},
+                 {"steps", r.footprint.steps}}},
                {"steps", steps}};
-  if (block) {
-    json["checkpoint"]["model_hidden"] = c.model_hidden;
-    json["block_bytes_per_rank"] = r.footprint.block;
-  }
+  if (block) json["checkpoint"]["model_hidden"] = c.model_hidden;
   return json;
 }
 
@@ -213,13 +216,13 @@ void print_steps(const decode::Report& r, Output& out) {
              bytes_text(s.busiest_rank_bytes), static_cast<double>(s.busiest_rank_bytes) * 1e-3 / us,
              s.output_sha256.substr(0, 16));
   }
-  if (r.block != decode::BlockKind::none)
-    for (const decode::StepReport& s : r.steps)
-      out.line("{} at batch {}: of {:.1f} us a layer the experts take {:.1f}, the rest is the block's",
-               decode::name(s.mode), s.batch, s.us_per_layer, s.experts_us_per_layer);
   const auto with_tail = [&](tail::Kind kind) {
     return exact ? fmt::format(", {} tails", tail::name(kind)) : std::string();
   };
+  if (r.block != decode::BlockKind::none)
+    for (const decode::StepReport& s : r.steps)
+      out.line("{} at batch {}{}: of {:.1f} us a layer the experts take {:.1f}, the rest is the block's",
+               decode::name(s.mode), s.batch, with_tail(s.tail), s.us_per_layer, s.experts_us_per_layer);
   for (const decode::StepReport& ep : r.steps) {
     const decode::StepReport* tp = find_step(r, decode::Mode::tp, ep.batch, ep.tail);
     if (ep.mode != decode::Mode::ep || tp == nullptr) continue;

@@ -110,8 +110,9 @@ Placement placement_of(const Options& o, const Model& m, const Context& context)
                     *m.experts, p.stock));
     p.stock = 1;
   }
-  // What decode runs as EP is planned as EP. A cut that was asked for is refused where it cannot be, and so
-  // is everything where the experts do not divide either: then both reasons are given.
+  // Where there is nothing to cut, decode runs EP, and with --mode ep where a cut cannot be: planned as EP. A
+  // cut that was asked for is refused where it cannot be, and so is everything where the experts do not
+  // divide either: then both reasons are given.
   if (!asked.tp && !asked.ep && p.ranks > 1) {
     if (m.nvfp4_layers == 0)
       p.no_tp = "no NVFP4 layer, and BF16 layers stay EP";
@@ -205,6 +206,9 @@ void run(const Options& o, Context& context) {
        {"top_k", r.top_k},
        {"nvfp4_layers", r.nvfp4_layers},
        {"bf16_layers", r.bf16_layers},
+       {"batch", r.tokens},
+       {"backend", r.backend},
+       {"tail", tail::name(r.tail.kind)},
        {"ranks", p.ranks},
        {"ep", p.grid.ep},
        {"tp", p.grid.tp},

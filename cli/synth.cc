@@ -95,7 +95,9 @@ void add_synth(CLI::App& app, Context& context) {
       ->add_option("--model-width", o->model_width,
                    "The model's own width, D, which muse-spark projects to H and back [2H]")
       ->transform(whole_number(1, most_count));
-  command->add_option("--intermediate", o->intermediate, "Intermediate width, I: a multiple of 64")
+  command
+      ->add_option("--intermediate", o->intermediate,
+                   "Intermediate width, I: a multiple of 16 (of 64 where it is to run without --pad)")
       ->transform(whole_number(1, most_count));
   command->add_option("--layers", o->layers, "Layers, all with routed experts")
       ->transform(whole_number(1, most_count));

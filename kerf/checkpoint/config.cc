@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
+#include <string>
+#include <unordered_set>
 
 #include "kerf/base/file.h"
 #include "kerf/base/format.h"
@@ -19,6 +21,7 @@ using nlohmann::json;
 using Names = std::initializer_list<const char*>;
 
 constexpr std::int64_t kMostBytes = 16'000'000;               // of a configuration file
+constexpr std::int64_t kMostMatches = std::int64_t{1} << 20;  // of layers with globs: some seconds at worst
 constexpr std::int64_t kMostSize = std::int64_t{1} << 20;     // so that E * H * I fits an int64
 constexpr double kMuseLogitMultiplier = 0.17677669529663689;  // 2^-2.5
 constexpr double kMuseSumEpsilon = 1e-15;
@@ -164,12 +167,10 @@ RouterConfig router_of(const Keys& keys, bool muse) {
 
 // How many experts every token takes besides its routed ones. A model that only gives their width has one.
 std::int64_t shared_experts_of(const Keys& keys) {
-  for (const char* key : {"num_shared_experts", "n_shared_experts"}) {
-    const json* value = keys.find(key);
-    if (value != nullptr && value->is_number_integer()) return value->get<std::int64_t>();
-  }
-  const json* width = keys.find("shared_expert_intermediate_size");
-  return width != nullptr && width->is_number_integer() && width->get<std::int64_t>() > 0 ? 1 : 0;
+  const std::int64_t count = std::max(keys.integer("num_shared_experts", 0).value_or(0),
+                                      keys.integer("n_shared_experts", 0).value_or(0));
+  const std::int64_t width = keys.integer("shared_expert_intermediate_size", 0).value_or(0);
+  return std::max<std::int64_t>(count, width > 0 ? 1 : 0);
 }
 
 struct Quantisation {
@@ -294,19 +295,36 @@ ModelConfig read_config_at(const std::filesystem::path& path) {
   const std::filesystem::path directory =
       std::filesystem::is_directory(path, ignored) ? path : path.parent_path();
   const bool standard = directory == path || path.filename() == "config.json";
-  if (standard && std::filesystem::exists(directory / "hf_quant_config.json", ignored))
+  const std::filesystem::path quantised = directory / "hf_quant_config.json";
+  if (standard && std::filesystem::exists(std::filesystem::symlink_status(quantised, ignored)))
     return read_config(directory.empty() ? "." : directory);
   return read_model_config(path);
 }
 
 std::int64_t excluded_layers(const ModelConfig& config) {
-  // Whether a glob names the layer's experts, whatever the model calls itself.
+  std::unordered_set<std::string> names;
+  std::vector<std::string> globs;
+  for (const std::string& module : config.excluded_modules) {
+    if (module.find_first_of("*?[\\") == std::string::npos)
+      names.insert(module);
+    else
+      globs.push_back(module);
+  }
+  const auto most = static_cast<std::size_t>(kMostMatches / std::max<std::int64_t>(config.layers, 1));
+  if (globs.size() > most)
+    fail(ErrorKind::checkpoint, "{} globs in exclude_modules for {} layers, wanted at most {}", globs.size(),
+         config.layers, most);
+  // Whether one names the layer's experts, whatever the model calls itself.
   const auto excluded = [&](std::int64_t layer) {
     const std::string tail = fmt::format("layers.{}.mlp.experts", layer);
-    for (const char* base : {"model.", "model.language_model.", "language_model.model.", ""})
-      for (const char* part : {"", ".0.gate_proj", ".gate_up_proj"})
-        for (const std::string& glob : config.excluded_modules)
-          if (fnmatch(glob.c_str(), (base + tail + part).c_str(), 0) == 0) return true;
+    for (const char* base : {"model.", "model.language_model.", "language_model.model.", ""}) {
+      for (const char* part : {"", ".0.gate_proj", ".gate_up_proj"}) {
+        const std::string name = base + tail + part;
+        if (names.contains(name)) return true;
+        for (const std::string& glob : globs)
+          if (fnmatch(glob.c_str(), name.c_str(), 0) == 0) return true;
+      }
+    }
     return false;
   };
   std::int64_t count = 0;

@@ -104,7 +104,9 @@ std::optional<decode::MemoryRequest> sizes_of(const ModelSizes& given, Check& ch
     Verdict unread = attempt([&] { config = checkpoint::read_config_at(*given.config); });
     add(check.reasons, unread);
     if (unread) return std::nullopt;
-    add(check.reasons, attempt([&] { (void)decode::router_of(config); }));
+    // Routes can come from the engine; kerf's own router is asked for logits and for blocks alone.
+    if (const Verdict v = attempt([&] { (void)decode::router_of(config); }))
+      check.notes.push_back("routes must come with ids and weights, for kerf has no such router: " + v->text);
     if (config.quant_algo.empty() && !given.bf16_layers)
       check.notes.push_back("the config names no quantisation: counted as NVFP4 layers");
   }
@@ -143,7 +145,7 @@ Check check_placement(const RunConfig& run, std::optional<decode::MemoryRequest>
   decode::GridShape grid;
   add(out.reasons, attempt([&] { grid = decode::grid_shape(run.ranks, run.ep, run.tp); }));
   if (!out.ok()) return out;
-  // As decode does: where a cut was not asked for and cannot be, EP runs alone.
+  // Where a cut was not asked for and cannot be, what decode does with --mode ep is judged.
   if (!run.tp && !run.ep) {
     if (model->nvfp4_layers == 0) {
       grid = {run.ranks, 1};

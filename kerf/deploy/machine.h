@@ -11,7 +11,8 @@ struct Machine {
   std::int64_t cores = 1;
 };
 
-// This one: memory as the kernel estimates it (MemAvailable), within this process's cgroup's limit.
+// This one: memory as the kernel estimates it (MemAvailable), within the limit of the root cgroup that this
+// process sees (cgroup v2; a container's own).
 Machine this_machine();
 
 }  // namespace kerf::deploy

@@ -19,8 +19,8 @@ namespace kerf::tools {
 
 // Whose names and config the checkpoint has.
 //   muse_spark  fused experts, an F32 router with a bias, a norm after the experts; projections from the
-//   model's
-//               width (2H unless it is given) to the experts' and back, and a norm after the first
+//               width of the model (2H unless it is given) to that of the experts and back, and a norm after
+//               the first
 //   qwen3_moe   one set of tensors an expert (ModelOpt names), a BF16 router
 //   tiny        as qwen3_moe, a size for tests
 enum class SynthModel : std::uint8_t { muse_spark, qwen3_moe, tiny };
@@ -51,7 +51,7 @@ std::int64_t model_width(const SynthOptions& options);
 
 // Nothing, or why such a checkpoint cannot be written: usage for numbers that make no sense (E < 1, K > E, a
 // layer that is not there, a model without projections whose width is not H), unsupported for a shape that
-// the layout cannot hold (H % 128, I % 64).
+// the layout cannot hold (H % 128, I % 16).
 Verdict unsupported(const SynthOptions& options);
 
 struct SynthReport {

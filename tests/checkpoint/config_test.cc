@@ -147,6 +147,25 @@ TEST(Config, SharedExpertsAndPool) {
   EXPECT_EQ(read(with(kPlain, "n_shared_experts", "1")).shared_experts, 1);
   EXPECT_EQ(read(with(kPlain, "shared_expert_intermediate_size", "512")).shared_experts, 1);
   EXPECT_EQ(read(with(kPlain, "shared_expert_intermediate_size", "0")).shared_experts, 0);
+  EXPECT_EQ(read(with(with(kPlain, "num_shared_experts", "0"), "n_shared_experts", "2")).shared_experts, 2);
+  for (const char* key : {"num_shared_experts", "n_shared_experts", "shared_expert_intermediate_size"})
+    for (const char* value : {R"("2")", "18446744073709551615", "-1", "1.5"})
+      EXPECT_THAT(refused(with(kPlain, key, value)), HasSubstr(std::string(key) + " is "));
+}
+
+// Literal names cost a look-up each, globs a match with every layer: of those no more than can be made.
+TEST(Config, ExcludedLayersAreCountedOrRefusedInTime) {
+  ModelConfig config;
+  config.layers = 4;
+  config.excluded_modules = {"model.layers.1.mlp.experts", "model.language_model.layers.3.*", "lm_head"};
+  EXPECT_EQ(excluded_layers(config), 2);
+  config.layers = 1 << 20;
+  for (int i = 0; i < 20'000; ++i)
+    config.excluded_modules.push_back("model.layers.7.self_attn." + std::to_string(i));
+  EXPECT_EQ(excluded_layers(config), 2);
+  for (int i = 0; i < 2; ++i) config.excluded_modules.push_back("*.self_attn.*");
+  EXPECT_THAT(refusal([&] { (void)excluded_layers(config); }, ErrorKind::checkpoint),
+              HasSubstr("3 globs in exclude_modules"));
 }
 
 // As numbers they are used in f32: what f32 does not hold, or turns results into NaN, is refused.

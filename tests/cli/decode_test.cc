@@ -62,8 +62,9 @@ TEST(DecodeCommand, WritesTheJsonThatOthersReadBy) {
   const Ran ran = decode({model(), "--ranks", "4", "--json"});
   ASSERT_EQ(ran.code, 0) << ran.err;
   const Json j = Json::parse(ran.out);
-  EXPECT_EQ(keys(j), (Names{"activation", "block", "checkpoint", "device", "group", "probe", "ranks",
-                            "reshard", "steps", "stock_tactics", "tactic"}));
+  EXPECT_EQ(keys(j),
+            (Names{"activation", "backend", "block", "checkpoint", "device", "group", "memory_per_rank",
+                   "probe", "ranks", "reshard", "steps", "stock_tactics", "tactic"}));
   EXPECT_EQ(keys(j["checkpoint"]), (Names{"bf16_layers", "converted_intermediate", "experts", "hidden",
                                           "intermediate", "layers", "nvfp4_layers", "top_k"}));
   EXPECT_EQ(keys(j["reshard"]),
@@ -106,7 +107,7 @@ TEST(DecodeCommand, RunsTheBlockAroundTheExperts) {
   EXPECT_EQ(j["block"], "muse-spark");
   EXPECT_EQ(j["checkpoint"]["model_hidden"], 512);
   // Four layers of an F32 router with a bias, and two BF16 projections.
-  EXPECT_EQ(j["block_bytes_per_rank"], 4 * (16 * 512 * 4 + 16 * 4 + 2 * 256 * 512 * 2));
+  EXPECT_EQ(j["memory_per_rank"]["block"], 4 * (16 * 512 * 4 + 16 * 4 + 2 * 256 * 512 * 2));
   ASSERT_EQ(j["steps"].size(), 4U);
   for (const Json& step : j["steps"]) {
     EXPECT_GT(step["experts_us_per_layer"], 0.0);
@@ -133,7 +134,7 @@ TEST(DecodeCommand, RunsThePlainBlock) {
   ASSERT_EQ(ran.code, 0) << ran.err;
   const Json j = Json::parse(ran.out);
   EXPECT_EQ(j["block"], "qwen3-moe");
-  EXPECT_EQ(j["block_bytes_per_rank"], 2 * 8 * 256 * 2);
+  EXPECT_EQ(j["memory_per_rank"]["block"], 2 * 8 * 256 * 2);
   EXPECT_EQ(j["steps"].size(), 4U);
 }
 
