@@ -73,7 +73,8 @@ struct Inspection {
     if (shape.hidden != hidden)
       add(layer, because(ErrorKind::unsupported, "H is {}, that of the layers before it {}, wanted the same",
                          shape.hidden, hidden));
-    if (layer.norm && static_cast<std::int64_t>(layer.norm->gain.size()) != shape.hidden)
+    if (layer.norm && !layer.norm->gain.empty() &&
+        static_cast<std::int64_t>(layer.norm->gain.size()) != shape.hidden)
       add(layer, because(ErrorKind::unsupported, "its norm has a gain of {} values, H is {}",
                          layer.norm->gain.size(), shape.hidden));
   }
@@ -133,8 +134,8 @@ std::string description(const StockLayer& layer) {
 }
 
 // Collective. All ranks must be given the same layers: each of them counts on the others' collectives.
-void check_alike(std::span<const StockLayer> layers, comm::Group& group) {
-  std::string mine;
+void check_alike(std::span<const StockLayer> layers, const ModelSize& model, comm::Group& group) {
+  std::string mine = fmt::format("{} experts, top {}; ", model.experts, model.top_k);
   for (const StockLayer& layer : layers) mine += description(layer) + "; ";
   const std::vector<std::string> all = comm::gather_text(group, mine, "comparing the engine's layers");
   for (std::size_t r = 1; r < all.size(); ++r)
@@ -182,7 +183,7 @@ std::vector<Layer> adopt(std::span<const StockLayer> layers, const ModelSize& mo
     found = &op::backend(backend);
     check(layers, {model, *found}, rank.group);
   });
-  check_alike(layers, rank.group);
+  check_alike(layers, model, rank.group);
   std::vector<Layer> out;
   comm::agreed(rank.group, "binding the engine's layers", [&] {
     out.reserve(layers.size());

@@ -16,7 +16,8 @@ constexpr std::string_view automatic = "auto";
 bool has(const std::vector<int>& list, int value) { return std::ranges::find(list, value) != list.end(); }
 
 // Above this many bytes of all ranks' values each rank adds up a part of them only.
-constexpr std::int64_t kMostOneShotBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kOneShotBytes = std::int64_t{1} << 20;  // up to so many, "auto" is "one-shot"
+constexpr std::int64_t kMostWidth = std::int64_t{1} << 30;     // so that no product below wraps
 
 // The all-reduce that the specification stands for on this rank, checked against the largest step.
 const comm::AllReduce& resolve(const AllReduceSpec& spec, const comm::AllReduceShape& shape) {
@@ -28,6 +29,7 @@ const comm::AllReduce& resolve(const AllReduceSpec& spec, const comm::AllReduceS
       fail(ErrorKind::unsupported, "the all-reduce is '{}' ('{}' was asked for), wanted {}", found.name(),
            spec.backend, fmt::join(spec.allowed, " or "));
     require(found.supports(shape));
+    require(found.supports({shape.ranks, spec.model_width}));  // a step of one token
     return found;
   };
   if (spec.engine != nullptr) {
@@ -39,12 +41,14 @@ const comm::AllReduce& resolve(const AllReduceSpec& spec, const comm::AllReduceS
   if (spec.backend != automatic) return checked(comm::all_reduce(spec.backend));
   if (spec.allowed.empty())
     return checked(
-        comm::all_reduce(2 * shape.ranks * shape.values <= kMostOneShotBytes ? "one-shot" : "two-shot"));
+        comm::all_reduce(2 * shape.ranks * shape.values <= kOneShotBytes ? "one-shot" : "two-shot"));
   Verdict first;
   for (const std::string& name : spec.allowed) {
-    const comm::AllReduce& candidate = comm::all_reduce(name);
-    Verdict v = candidate.supports(shape);
-    if (!v) return candidate;
+    const comm::AllReduce* candidate = nullptr;
+    Verdict v = attempt([&] { candidate = &comm::all_reduce(name); });
+    if (v && v->kind == ErrorKind::usage) require(v);  // no such name
+    if (!v) v = candidate->supports(shape);
+    if (!v) return *candidate;
     if (!first) first = std::move(v);
   }
   require(first);
@@ -107,11 +111,13 @@ StepAllReduce StepAllReduce::bind(const AllReduceSpec& spec, std::int64_t max_to
   out.spec_ = spec;
   out.max_tokens_ = max_tokens;
   out.report_ = {spec.checked(tp), spec.own_step(tp), spec.backend, {}, {}};
-  const comm::AllReduceShape most{tp, max_tokens * spec.model_width};
+  comm::AllReduceShape most{tp, 0};
   const comm::AllReduce* found = nullptr;
   comm::agreed(group, "checking the all-reduce", [&] {
-    if (spec.model_width < 0)
-      fail(ErrorKind::usage, "an all-reduce of rows {} wide, wanted 0 (none) or more", spec.model_width);
+    if (spec.model_width < 0 || spec.model_width > kMostWidth)
+      fail(ErrorKind::usage, "an all-reduce of rows {} wide, wanted 0 (none) to {}", spec.model_width,
+           kMostWidth);
+    most.values = max_tokens * spec.model_width;
     if (!out.report_.checked) return;
     found = &resolve(spec, most);
     out.report_.resolved = found->name();

@@ -71,8 +71,8 @@ class StepAllReduce {
 };
 
 // What one decode step may reach of kerf on `tp` ranks: NVFP4 layers the op below its routing, in EP and in
-// expert TP alike; BF16 layers, given logits, the op that routes itself; and the all-reduce, where it is a
-// step of its own.
+// expert TP alike (the public op instead where a tactic has no body); BF16 layers, given logits, the op that
+// routes itself; and the all-reduce, where it is a step of its own.
 CallSet expected_calls(const AllReduceSpec& spec, int tp, bool nvfp4_layers, bool bf16_layers);
 
 }  // namespace kerf::decode

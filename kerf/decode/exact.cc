@@ -20,15 +20,16 @@ Verdict no_canonical_sums(std::int64_t layer) {
 }  // namespace
 
 Verdict exact_refused(std::int64_t intermediate, std::int64_t slices) {
+  if (slices < 1) return because(ErrorKind::usage, "{} slices, wanted 1 or more", slices);
   if (numeric::slices_are_nodes(intermediate, slices)) return std::nullopt;
   std::vector<std::int64_t> legal = layout::legal_tp(intermediate);
   std::erase_if(legal, [&](std::int64_t n) { return !numeric::slices_are_nodes(intermediate, n); });
   return because(
       ErrorKind::unsupported,
-      "exact tails add up slices, and {} slices of I = {} ({} wide) do not add up to the whole's "
+      "exact tails add up slices, and {} slices of I = {} do not add up to the whole's "
       "bits: a slice must be {} times a power of two wide; exact tp: {}; EP is exact on any number "
       "of ranks",
-      slices, intermediate, intermediate / slices, numeric::values_per_segment, fmt::join(legal, ", "));
+      slices, intermediate, numeric::values_per_segment, fmt::join(legal, ", "));
 }
 
 Verdict exact_refused(const checkpoint::Checkpoint& from, std::span<const std::int64_t> layers,

@@ -19,6 +19,7 @@ layout::ExpertsShape Whole::shape(const layout::Fit& fit) const {
 }
 
 Verdict unfit(const op::Backend& backend, const Whole& e, const layout::Fit& fit) {
+  if (e.slices < 1) return because(ErrorKind::usage, "{} slices, wanted 1 or more", e.slices);
   if (fit.pad)
     if (Verdict why = not_padded(e)) return why;
   Verdict why = backend.supports(e.arithmetic, e.shape(fit));

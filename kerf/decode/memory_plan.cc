@@ -82,7 +82,8 @@ std::int64_t step_buffers(const MemoryRequest& r) {
     }
   }
   const std::int64_t slices = r.nvfp4_layers > 0 ? r.tp : 1;
-  return step_bytes(sizes, {r.tokens, r.top_k, r.hidden, std::max(r.ranks, r.tp), r.workers, slices, r.tail});
+  return step_bytes(
+      sizes, {r.tokens, r.top_k, r.hidden, std::max(r.ranks, r.rows * r.tp), r.workers, slices, r.tail});
 }
 
 Verdict bad_numbers(const MemoryRequest& r) {
@@ -106,7 +107,11 @@ Verdict bad_numbers(const MemoryRequest& r) {
   const long double padding = r.fit.pad ? 64.0L * wide(std::max<std::int64_t>(r.tp, 1)) : 0.0L;
   const long double weights = 6.0L * wide(r.experts) * wide(r.hidden) * (wide(r.intermediate) + padding);
   const long double layers = wide(r.nvfp4_layers) + wide(r.bf16_layers);
-  const long double rows = 8.0L * wide(r.hidden) * (wide(r.tokens) * wide(r.top_k) + 64.0L * wide(r.experts));
+  // Rows of a step, of all buffers together, tails included: those pad tokens to the number of ranks.
+  const long double ranks = std::max(wide(r.ranks), wide(r.rows) * wide(r.tp));
+  const long double rows =
+      24.0L * wide(r.hidden) *
+      ((wide(r.tokens) + ranks) * wide(r.top_k) + 64.0L * wide(r.experts) + 2.0L * wide(r.workers));
   if (2 * weights * layers > 0x1p60L || rows > 0x1p60L)
     return because(ErrorKind::usage, "{} layers of {} experts, {} x {}, {} tokens: more than 2^60 bytes",
                    r.nvfp4_layers + r.bf16_layers, r.experts, r.hidden, r.intermediate, r.tokens);

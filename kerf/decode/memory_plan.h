@@ -46,7 +46,8 @@ struct MemoryPlan {
   std::int64_t slice = 0;       // width of this rank's slices
   std::int64_t packed = 0;      // largest transient of a reshard: one tensor kind of one layer, packed
   // Everything that steps share: rows, routing metadata, quantised input, the backend's workspace, the tail's
-  // scratch. What Runtime::footprint() reports as steps.
+  // scratch. What Runtime::footprint() reports as steps
+  // where there is neither a block around the experts nor an all-reduce apart from the tails.
   std::int64_t buffers = 0;
   // The most that is in use during each stage.
   std::int64_t load = 0;     // ep

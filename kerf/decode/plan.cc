@@ -27,11 +27,13 @@ bool is_of(const Prepared& p, const Layer& layer, Mode mode) {
 }
 
 // One layer and mode of each kind, in the layers' order.
-std::vector<Bound> distinct(std::span<const Layer> layers, std::vector<Prepared>* kinds = nullptr) {
+std::vector<Bound> distinct(std::span<const Layer> layers, bool stock_alone = false,
+                            std::vector<Prepared>* kinds = nullptr) {
   std::vector<Bound> out;
   std::vector<Prepared> seen;
   for (const Layer& layer : layers) {
     for (const Mode mode : {Mode::ep, Mode::tp}) {
+      if (stock_alone && mode == Mode::tp) continue;
       if (std::any_of(seen.begin(), seen.end(), [&](const Prepared& p) { return is_of(p, layer, mode); }))
         continue;
       out.push_back({&layer, mode});
@@ -85,12 +87,13 @@ std::int64_t sum_rows(const StepSizes& sizes, const StepExtent& e) {
   return e.tail.kind == tail::Kind::exact && e.slices > 1 ? sizes.rows : 0;
 }
 
-void allocate(Plan& plan, const StepSizes& sizes, std::span<const Layer> layers, const Rank& rank) {
+void allocate(Plan& plan, const StepSizes& sizes, std::span<const Layer> layers, bool stock_alone,
+              const Rank& rank) {
   using tensor::Dtype;
   tensor::Memory& memory = rank.memory;
   const op::RoutedExperts& experts = layers.front().experts(Mode::ep);
-  const bool sliced =
-      std::any_of(layers.begin(), layers.end(), [](const Layer& l) { return l.tp != nullptr; });
+  const bool sliced = !stock_alone && std::any_of(layers.begin(), layers.end(),
+                                                  [](const Layer& l) { return l.tp != nullptr; });
   const std::int64_t t = plan.max_tokens;
   const std::int64_t hidden = experts.shape().hidden;
   const std::int64_t k = experts.top_k();
@@ -168,10 +171,13 @@ Plan make_plan(std::span<const Layer> layers, const PlanOptions& options, const 
     plan.calls = rank.calls;
     plan.tail = options.tail;
     StepSizes sizes;
-    const std::vector<Bound> kinds = distinct(layers, &plan.prepared);
-    for (std::size_t i = 0; i < kinds.size(); ++i)
-      sizes.cover(prepare(kinds[i].experts(), plan, plan.prepared[i].keys));
-    allocate(plan, sizes, layers, rank);
+    const std::vector<Bound> kinds = distinct(layers, options.public_op_alone, &plan.prepared);
+    for (std::size_t i = 0; i < kinds.size(); ++i) {
+      const op::RoutedExperts& experts = kinds[i].experts();
+      sizes.cover(options.public_op_alone ? sizes_at(experts, plan.max_tokens, {})
+                                          : prepare(experts, plan, plan.prepared[i].keys));
+    }
+    allocate(plan, sizes, layers, options.public_op_alone, rank);
   });
   return plan;
 }

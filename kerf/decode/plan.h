@@ -59,6 +59,8 @@ struct PlanOptions {
   // public op.
   int largest_tile = op::tiles.back();
   tail::Options tail{};
+  // For one step of exactly max_tokens on stock experts: the public op at its default is all that is planned.
+  bool public_op_alone = false;
 };
 
 // A tactic of stock experts for the steps of one bucket (tactics::bucket_of).

@@ -263,7 +263,7 @@ Runtime::Chosen Runtime::routes_of_block(std::size_t position, std::int64_t toke
 std::vector<std::uint16_t> Runtime::execute_unprepared(std::size_t position, const StepInputs& inputs) const {
   const Layer& layer = at(position);
   const std::int64_t most = std::max<std::int64_t>(inputs.tokens, 1);
-  const Plan plan = make_plan(std::span(&layer, 1), {most, plan_.largest_tile, plan_.tail}, rank_);
+  const Plan plan = make_plan(std::span(&layer, 1), {most, plan_.largest_tile, plan_.tail, true}, rank_);
   require(refused(layer, plan, inputs));
   const op::Unfinalized rows = run_public_op(layer, Mode::ep, inputs, plan, rank_.workers);
   const std::span<const std::uint16_t> out = run_tail(layer, Mode::ep, rows, plan, rank_);

@@ -98,6 +98,9 @@ Verdict refused(const Layer& layer, const Plan& plan, const StepInputs& inputs) 
     if (Verdict v = wrong_size("a_sf", inputs.a_sf.size(), t * hidden / 16)) return v;
   }
   if (inputs.router != nullptr) {
+    if (inputs.router->experts != experts || inputs.router->top_k != top_k)
+      return because(ErrorKind::usage, "a router of {} experts, top {}, for layer {} of {} experts, top {}",
+                     inputs.router->experts, inputs.router->top_k, layer.index, experts, top_k);
     if (!inputs.bias.empty())
       if (Verdict v = wrong_size("the selection bias", inputs.bias.size(), experts)) return v;
     return wrong_size("the router's logits", inputs.logits.size(), t * experts);

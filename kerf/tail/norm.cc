@@ -91,6 +91,7 @@ float square_sum(std::span<const float> s, std::uint32_t smallest) {
 }  // namespace
 
 std::vector<std::uint16_t> effective_gain(std::span<const std::uint16_t> w, float center) {
+  const FpGuard guard;
   std::vector<std::uint16_t> gain(w.size());
   std::transform(w.begin(), w.end(), gain.begin(), [&](std::uint16_t offset) {
     return numeric::f32_to_bf16(center + numeric::bf16_to_f32(offset));

@@ -72,8 +72,10 @@ std::int64_t scratch_bytes(const Extent& extent);
 struct Scratch {
   Scratch() = default;
   Scratch(tensor::Memory& memory, const Extent& extent);
-  tensor::Tensor rows;     // [padded * K, H] bf16: rows in route order
-  tensor::Tensor reduced;  // [ceil(T / slices) * K, H] bf16; [T * K, H] for RowSum::all_reduce
+  tensor::Tensor rows;  // [padded * K, H] bf16: rows in route order
+  // [ceil(T / slices) * K, H] bf16, or of T / ranks where nothing is sliced; [T * K, H] for
+  // RowSum::all_reduce
+  tensor::Tensor reduced;
   tensor::Tensor partial;  // [padded, H] bf16
   tensor::Tensor values;   // [workers, 2, H] f32
   // Exact tails alone.

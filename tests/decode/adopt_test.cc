@@ -248,6 +248,32 @@ TEST(Adopt, WhatOneRankRefusesAllRefuse) {
   }
 }
 
+// Each rank's own layers fit what it is told of the model, but they are told different things.
+TEST(Adopt, RanksAreToldOfOneModel) {
+  const Synthetic small(8, 128, 128, {}, 1);
+  const Synthetic large(16, 128, 128, {}, 1);
+  const checkpoint::Checkpoint few = small.open();
+  const checkpoint::Checkpoint many = large.open();
+  expect_all_refuse(thrown_on({2, 1, {}},
+                              [&](const decode::Rank& rank) {
+                                const bool first = rank.group.rank() == 0;
+                                const Engine engine(first ? few : many, rank);
+                                (void)decode::Runtime::adopt(engine.layers(), {first ? 8 : 16, 4}, {}, rank);
+                              }),
+                    ErrorKind::usage, {"differ between ranks", "8 experts, top 4", "16 experts, top 4"});
+}
+
+TEST(Adopt, ANormMayHaveNoGain) {
+  const checkpoint::Checkpoint from = small_model().open();
+  on_ranks({2, 1, {}}, [&](const decode::Rank& rank) {
+    const Engine engine(from, rank, {0});
+    std::vector<StockLayer> layers = engine.layers();
+    layers[0].norm->gain.clear();
+    const auto runtime = decode::Runtime::adopt(layers, size_of_model, {}, rank);
+    EXPECT_NO_THROW(runtime.warm_up());
+  });
+}
+
 TEST(Adopt, LayersOfOneRuntimeHaveOneWidth) {
   const checkpoint::Checkpoint from = small_model().open();
   const Synthetic wide(16, 384, 256, {}, 1);

@@ -94,6 +94,9 @@ TEST(StepAllReduce, AutoIsResolvedOnceAndReported) {
   spec = spec_for(3);
   spec.allowed = {"trtllm", "mnnvl-two-shot"};
   EXPECT_EQ(bound_on(3, spec).resolved, "mnnvl-two-shot");
+  // One whose bits cannot be had is passed over.
+  spec.allowed = {"nccl", "two-shot"};
+  EXPECT_EQ(bound_on(3, spec).resolved, "two-shot");
 }
 
 TEST(StepAllReduce, IsCheckedOnlyWhereItIsNoStepOfItsOwn) {
@@ -169,6 +172,10 @@ void expect_refused(ErrorKind kind, std::initializer_list<std::string> words,
 TEST(StepAllReduce, BackendsThatDoNotFitAreRefused) {
   expect_refused(ErrorKind::usage, {"'ring'", "one-shot, two-shot"}, [](auto& s) { s.backend = "ring"; });
   expect_refused(ErrorKind::unsupported, {"nccl", "order"}, [](auto& s) { s.backend = "nccl"; });
+  expect_refused(ErrorKind::unsupported, {"nccl", "order"}, [](auto& s) { s.allowed = {"nccl"}; });
+  expect_refused(ErrorKind::usage, {"'ring'"}, [](auto& s) { s.allowed = {"ring", "two-shot"}; });
+  expect_refused(ErrorKind::usage, {"wanted 0 (none) to"},
+                 [](auto& s) { s.model_width = std::int64_t{1} << 50; });
   expect_refused(ErrorKind::unsupported, {"'one-shot'", "wanted mnnvl or trtllm"}, [](auto& s) {
     s.backend = "one-shot";
     s.allowed = {"mnnvl", "trtllm"};

@@ -171,7 +171,7 @@ TEST(Exact, SlicesThatAreNoNodesAreRefusedBeforeAnythingIsLoaded) {
                                 require(v);
                               }),
                     ErrorKind::unsupported,
-                    {"2 slices of I = 3072 (1536 wide)", "512 times a power of two", "exact tp: 1, 3, 6;"});
+                    {"2 slices of I = 3072 do not", "512 times a power of two", "exact tp: 1, 3, 6;"});
   EXPECT_FALSE(decode::exact_refused(4096, 8));
   EXPECT_FALSE(decode::exact_refused(3072, 6));
   EXPECT_TRUE(decode::exact_refused(4096, 16));

@@ -230,6 +230,13 @@ TEST(MemoryPlan, RefusesNumbersThatMakeNoSense) {
   request.workers = 0;
   ASSERT_TRUE(decode::unsupported(request));
   EXPECT_EQ(decode::unsupported(request)->kind, ErrorKind::usage);
+  // One token, but as many rows as ranks: sums that no int64 holds.
+  constexpr std::int64_t many = std::int64_t{1} << 20;
+  request = {
+      .experts = many, .hidden = many, .intermediate = 64, .top_k = many, .nvfp4_layers = 1, .ranks = many};
+  request.tokens = 1;
+  ASSERT_TRUE(decode::unsupported(request));
+  EXPECT_NE(decode::unsupported(request)->text.find("more than 2^60 bytes"), std::string::npos);
 }
 
 }  // namespace

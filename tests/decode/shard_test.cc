@@ -249,6 +249,23 @@ TEST(Execute, RefusesMoreTokensThanPreparedWithBothNumbers) {
       ErrorKind::usage, {"5 tokens", "at most 4"});
 }
 
+TEST(Execute, RefusesARouterOfAnotherModel) {
+  const checkpoint::Checkpoint from = small_model().open();
+  decode::RuntimeOptions options;
+  options.build.layers = {0};
+  expect_all_refuse(thrown_on({2, 1, {}},
+                              [&](const decode::Rank& rank) {
+                                const auto runtime = decode::Runtime::build(from, options, rank);
+                                routing::Router half = runtime.router();
+                                half.experts = 8;
+                                half.top_k = 2;
+                                const std::vector<std::uint16_t> x(256);
+                                const std::vector<float> logits(16);  // 2 tokens of 8, or 1 of 16
+                                (void)runtime.execute(0, Mode::ep, {1, x, {}, {}, {}, {}, &half, logits, {}});
+                              }),
+                    ErrorKind::usage, {"a router of 8 experts, top 2", "16 experts, top 4"});
+}
+
 // The prepared body and the public op give the same rows.
 TEST(Execute, TheBodyFromMetadataIsThePublicOp) {
   const checkpoint::Checkpoint from = small_model().open();

@@ -54,7 +54,12 @@ TEST(Unprepared, RunOnStockExpertsOfASlicedRuntime) {
     const auto stock = decode::Runtime::build(from, options, rank);
     const decode::Inputs in = decode::make_inputs(1, 0, 200, ExpertKind::nvfp4, {8, 128, 4});
     const decode::StepInputs step{200, in.x, {}, {}, in.ids, in.weights, nullptr, {}, {}};
+    // No more than the steps of a runtime without slices take, and gone afterwards.
+    const std::int64_t held = rank.memory.current();
+    rank.memory.reset_peak();
     const std::vector<std::uint16_t> got = sliced.execute_unprepared(0, step);
+    EXPECT_LE(rank.memory.peak() - held, stock.footprint().steps);
+    EXPECT_EQ(rank.memory.current(), held);
     EXPECT_TRUE(std::ranges::equal(got, stock.execute(0, Mode::ep, step)));
   });
 }
