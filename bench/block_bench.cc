@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/measure.h"
 #include "kerf/block/internal/kernels.h"
 #include "kerf/block/project.h"
 #include "kerf/numeric/bf16.h"
@@ -17,22 +18,10 @@
 namespace {
 
 using namespace kerf;
-using Clock = std::chrono::steady_clock;
-
-double seconds(Clock::time_point since) {
-  return std::chrono::duration<double>(Clock::now() - since).count();
-}
-
-std::int64_t option(int argc, char** argv, const std::string& name, std::int64_t fallback) {
-  for (int i = 1; i + 1 < argc; ++i)
-    if (argv[i] == "--" + name) return std::atoll(argv[i + 1]);
-  return fallback;
-}
-
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
+using bench::Clock;
+using bench::median;
+using bench::option;
+using bench::seconds;
 
 // Reads all of the weight once, on all threads: the floor of a step.
 double read_once(std::span<const std::uint64_t> words, const Workers& workers) {

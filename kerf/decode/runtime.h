@@ -65,7 +65,7 @@ class Runtime {
   static Runtime build(const checkpoint::Checkpoint& from, const RuntimeOptions& options, const Rank& rank);
 
   // The same over layers that an engine holds (adopt.h), without a checkpoint. Of options.build, backend
-  // alone says anything; Error{usage} where it chooses layers.
+  // and fit.uneven alone say anything; Error{usage} where it chooses layers.
   static Runtime adopt(std::span<const StockLayer> layers, const ModelSize& model,
                        const RuntimeOptions& options, const Rank& rank);
 

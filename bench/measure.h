@@ -1,0 +1,31 @@
+// What the benches share: options of the form --name N, a clock, the median.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace kerf::bench {
+
+using Clock = std::chrono::steady_clock;
+
+inline double seconds(Clock::time_point since) {
+  return std::chrono::duration<double>(Clock::now() - since).count();
+}
+
+// The number after --name, or `fallback`.
+inline std::int64_t option(int argc, char** argv, const std::string& name, std::int64_t fallback) {
+  for (int i = 1; i + 1 < argc; ++i)
+    if (argv[i] == "--" + name) return std::atoll(argv[i + 1]);
+  return fallback;
+}
+
+inline double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return v[v.size() / 2];
+}
+
+}  // namespace kerf::bench
