@@ -49,9 +49,13 @@ std::vector<std::int64_t> batches_of(const Options& o) {
 std::vector<decode::Mode> modes_of(const Options& o, const checkpoint::Checkpoint& from,
                                    const std::vector<std::int64_t>& layers, const Context& context) {
   using decode::Mode;
-  if (o.mode == "ep") return {Mode::ep};
+  if (o.mode == "ep") {
+    if (o.ranks.tp.value_or(1) > 1)
+      throw Error(ErrorKind::usage, fmt::format("--mode ep cuts nothing, but --tp is {}", *o.ranks.tp));
+    return {Mode::ep};
+  }
   const auto tp = static_cast<int>(grid_of(o.ranks).tp);
-  if (!o.mode) {
+  if (!o.mode && o.ranks.tp.value_or(1) == 1) {
     const bool nvfp4 = std::any_of(layers.begin(), layers.end(), [&](std::int64_t index) {
       return from.layer(index).kind() == checkpoint::ExpertKind::nvfp4;
     });
@@ -291,6 +295,7 @@ void run(const Options& o, Context& context) {
   options.block = decode::block_kind(o.block);
   require(decode::unsupported_block(from, options.build.layers, options.block));
   options.modes = modes_of(o, from, options.build.layers, context);
+  require(layout::placeable(from.config().experts, o.ranks.ranks));  // before so many ranks are started
   options.batches = batches;
   options.seed = o.seed;
   options.seconds = o.seconds;

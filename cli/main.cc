@@ -125,6 +125,7 @@ int main(int argc, char** argv) {
   kerf::cli::hold_streams();
   // A reader that goes away must show as a failed write, not end the process.
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // nor must a limit on the size of files
   std::signal(SIGBUS, kerf::cli::ended_by_a_short_file);
   std::set_terminate(kerf::cli::ended_without_a_handler);
   try {

@@ -167,8 +167,9 @@ void print(const decode::MemoryRequest& r, const Placement& p, const decode::Mem
   out.line("");
   out.line("peak per rank");
   out.line("  load     {:>18}  {:>12}  stock experts", plan.load, bytes_text(plan.load));
-  out.line("  reshard  {:>18}  {:>12}  and sliced experts, and at most one packed kind ({})", plan.reshard,
-           bytes_text(plan.reshard), bytes_text(plan.packed));
+  out.line(
+      "  reshard  {:>18}  {:>12}  and sliced experts, and for a moment one packed kind ({}) or a probe ({})",
+      plan.reshard, bytes_text(plan.reshard), bytes_text(plan.packed), bytes_text(plan.probe));
   out.line("  steady   {:>18}  {:>12}  stock and sliced experts, and buffers of {} on backend {} ({})",
            plan.steady, bytes_text(plan.steady), counted(r.tokens, "token"), r.backend,
            bytes_text(plan.buffers));
@@ -221,6 +222,7 @@ void run(const Options& o, Context& context) {
        {"legal_ep", layout::legal_ep(r.experts)},
        {"bytes_per_rank", {{"ep", kinds_json(plan.ep)}, {"tp", kinds_json(plan.tp)}}},
        {"reshard_packed", plan.packed},
+       {"probe_buffers", plan.probe},
        {"step_buffers", plan.buffers},
        {"peak_per_rank", {{"load", plan.load}, {"reshard", plan.reshard}, {"steady", plan.steady}}}});
 }

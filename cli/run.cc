@@ -125,6 +125,7 @@ void run(const Options& o, Context& context) {
                                input_of(o.ranks), backend_of(o.ranks), o.unfinalized};
   if (o.tail == "exact") options.tail = tail::Kind::exact;
   options.fit = o.ranks.fit;
+  require(layout::placeable(from.config().experts, o.ranks.ranks));  // before so many ranks are started
   std::optional<decode::LayerResult> result;
   run_ranks(o.ranks, context, [&](const decode::Rank& rank) {
     decode::LayerResult mine = decode::run_layer(from, options, inputs, rank);

@@ -80,7 +80,9 @@ void add_synth(CLI::App& app, Context& context) {
       "A run that is stopped leaves files that do not open as a checkpoint, and a partial one (.tmp-*); the "
       "next\n"
       "run into the same directory replaces them.");
-  command->add_option("DIR", o->directory, "Directory to write, new or empty")
+  command
+      ->add_option("DIR", o->directory,
+                   "Directory to write: new, empty, or an earlier synth's, which is replaced")
       ->required()
       ->check(not_empty());
   command

@@ -125,8 +125,8 @@ std::vector<std::int64_t> parse_ranges(const std::string& text, const std::strin
     if (last - first >= most_listed)
       throw Error(ErrorKind::usage, fmt::format("{}: '{}' is too large, wanted at most {} numbers", option,
                                                 piece, most_listed));
-    for (std::int64_t n = first; n <= last; ++n)
-      if (seen.insert(n).second) numbers.push_back(n);
+    for (std::int64_t left = last - first; left >= 0; --left)  // counts down: last + 1 may not exist
+      if (const std::int64_t n = last - left; seen.insert(n).second) numbers.push_back(n);
     if (numbers.size() > most_listed)
       throw Error(ErrorKind::usage,
                   fmt::format("{}: the list is too large, wanted at most {} numbers", option, most_listed));

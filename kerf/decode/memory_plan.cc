@@ -9,6 +9,7 @@
 #include "kerf/decode/exact.h"
 #include "kerf/decode/fit.h"
 #include "kerf/decode/plan.h"
+#include "kerf/decode/probe.h"
 #include "kerf/layout/geometry.h"
 #include "kerf/op/op.h"
 #include "kerf/routing/metadata.h"
@@ -34,12 +35,15 @@ KindBytes times(std::int64_t layers, const KindBytes& b) {
           layers * b.w2_sf, layers * b.scalars, layers * b.bf16};
 }
 
+op::Arithmetic nvfp4_arithmetic(const MemoryRequest& r) {
+  return r.input == op::Input::nvfp4 ? op::Arithmetic::w4a4 : op::Arithmetic::w4a16;
+}
+
 // The whole experts of each kind of layer, as one rank holds them.
 std::vector<Whole> wholes(const MemoryRequest& r) {
   std::vector<Whole> out;
   if (r.nvfp4_layers > 0)
-    out.push_back({r.input == op::Input::nvfp4 ? op::Arithmetic::w4a4 : op::Arithmetic::w4a16,
-                   r.experts / r.ranks, r.hidden, r.intermediate, r.tp});
+    out.push_back({nvfp4_arithmetic(r), r.experts / r.ranks, r.hidden, r.intermediate, r.tp});
   if (r.bf16_layers > 0)
     out.push_back({op::Arithmetic::bf16, r.experts / r.ranks, r.hidden, r.intermediate, 1});
   return out;
@@ -123,8 +127,10 @@ Verdict bad_shape(const MemoryRequest& r) {
     if (Verdict v = layout::cuttable(r.hidden, r.intermediate, r.tp, r.fit)) return v;
   if (r.nvfp4_layers > 0 && r.tp > 1 && r.tail.kind == tail::Kind::exact) {
     if (r.input == op::Input::bf16)
-      return because(ErrorKind::unsupported,
-                     "exact tails of sliced experts need canonical sums, which W4A16 does not have");
+      return because(
+          ErrorKind::unsupported,
+          "exact tails of sliced experts need canonical sums, which W4A16 does not have; EP is exact "
+          "on any number of ranks");
     if (Verdict v = exact_refused(layout::converted_width(r.intermediate, r.tp, r.fit), r.tp)) return v;
   }
   if (r.tp < 1) return because(ErrorKind::usage, "tp {} is not a number of ranks", r.tp);
@@ -169,10 +175,13 @@ MemoryPlan memory_plan(const MemoryRequest& r) {
   if (r.tp > 1) {
     p.tp = times(r.nvfp4_layers, nvfp4_layer(r.experts / r.rows, r.hidden, p.slice));
     p.packed = std::max({stock.w13, stock.w13_sf, stock.w2, stock.w2_sf});
+    p.probe =
+        probe_bytes(op::backend(r.backend), nvfp4_arithmetic(r), {local, r.hidden, p.width},
+                    {r.experts / r.rows, r.hidden, p.slice}, r.experts, r.top_k, static_cast<int>(r.ranks));
   }
   p.buffers = step_buffers(r);
   p.load = p.ep.total();
-  p.reshard = p.ep.total() + p.tp.total() + p.packed;
+  p.reshard = p.ep.total() + p.tp.total() + std::max(p.packed, p.probe);
   p.steady = p.ep.total() + p.tp.total() + p.buffers;
   return p;
 }

@@ -44,14 +44,15 @@ struct MemoryPlan {
   std::int64_t width = 0;       // I of converted NVFP4 experts, padding included
   std::int64_t bf16_width = 0;  // of BF16 experts
   std::int64_t slice = 0;       // width of this rank's slices
+  std::int64_t probe = 0;       // buffers of the probe of a layer, gone when it ends
   std::int64_t packed = 0;      // largest transient of a reshard: one tensor kind of one layer, packed
   // Everything that steps share: rows, routing metadata, quantised input, the backend's workspace, the tail's
-  // scratch. What Runtime::footprint() reports as steps
-  // where there is neither a block around the experts nor an all-reduce apart from the tails.
+  // scratch. What Runtime::footprint() reports as steps where there is neither a block around the experts
+  // nor an all-reduce apart from the tails.
   std::int64_t buffers = 0;
   // The most that is in use during each stage.
   std::int64_t load = 0;     // ep
-  std::int64_t reshard = 0;  // ep + tp + packed; equals load at tp 1
+  std::int64_t reshard = 0;  // ep + tp + the larger of packed and probe; equals load at tp 1
   std::int64_t steady = 0;   // ep + tp + buffers: the stock experts stay
 };
 

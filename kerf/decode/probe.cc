@@ -93,6 +93,20 @@ std::int64_t probe_tokens(const ProbeOptions& options, std::int64_t top_k, int r
   return std::max(options.tokens, (2 * std::int64_t{ranks} + top_k - 1) / top_k);
 }
 
+std::int64_t probe_bytes(const op::Backend& backend, op::Arithmetic arithmetic,
+                         const layout::ExpertsShape& ep, const layout::ExpertsShape& tp, std::int64_t experts,
+                         std::int64_t top_k, int ranks, const ProbeOptions& options) {
+  const std::int64_t tokens = probe_tokens(options, top_k, ranks);
+  std::int64_t bytes = 0;
+  for (const layout::ExpertsShape& held : {ep, tp}) {
+    const int tile = tactics::tactic_key({}, tokens, top_k, held.experts).tile;
+    const routing::MetadataShape step{tokens, top_k, experts, 0, held.experts, tile};
+    bytes += 4 * routing::metadata_words(step) + 2 * op::gemm2_rows(step, held.hidden) * held.hidden +
+             static_cast<std::int64_t>(backend.workspace_bytes(arithmetic, held, step));
+  }
+  return bytes;
+}
+
 double probe(const Layer& layer, const ProbeOptions& options, const Rank& rank) {
   const FpGuard
       guard;  // workers and collectives set the mode for themselves; the rank's own thread does here

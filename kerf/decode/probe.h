@@ -35,6 +35,12 @@ struct ProbeOptions {
 // Tokens of the probe: at least options.tokens, and at least two routes a rank.
 std::int64_t probe_tokens(const ProbeOptions& options, std::int64_t top_k, int ranks);
 
+// Bytes of a probe's buffers on a rank that holds `ep` of whole experts and `tp` of slices, of `experts` of
+// which a token takes `top_k`, in a group of `ranks`.
+std::int64_t probe_bytes(const op::Backend& backend, op::Arithmetic arithmetic,
+                         const layout::ExpertsShape& ep, const layout::ExpertsShape& tp, std::int64_t experts,
+                         std::int64_t top_k, int ranks, const ProbeOptions& options = {});
+
 // Collective. Calls the public op on the layer's EP and TP experts (both must be there). Rows come from the
 // seed, have unit RMS and are quantised with the input scale of the layer; routes visit the experts evenly
 // and weigh 1/K each. Returns the rel L2, the same on every rank. Above the limit or not a number:

@@ -82,7 +82,10 @@ void claim(const fs::path& directory) {
     names.push_back(it->path().filename().string());
   if (error) fail_io("read directory", directory, error.message());
   std::sort(names.begin(), names.end());
-  const bool marked = std::find(names.begin(), names.end(), marker_name) != names.end();
+  // A run that was stopped before it had marked the directory left a temporary file at most.
+  const bool marked = std::any_of(names.begin(), names.end(), [](const std::string& name) {
+    return name == marker_name || name.starts_with(checkpoint::AtomicFile::temporary_prefix(marker_name));
+  });
   for (const std::string& name : names)
     if (!marked || !is_own_name(name))
       fail(ErrorKind::usage,
@@ -93,14 +96,14 @@ void claim(const fs::path& directory) {
     fail(ErrorKind::usage, "{} is no regular file, so kerf synth did not write it: nothing was changed",
          (directory / name).string());
   }
-  // The index and the configs first: from here on the directory does not open as a checkpoint.
-  for (const char* name : {index_name, "config.json", "hf_quant_config.json"})
+  // config.json first, as it is written last: without it the directory does not open as a checkpoint.
+  const auto removed = [&](const std::string& name) {
     fs::remove(directory / name, error);
+    if (error) fail_io("remove", directory / name, error.message());
+  };
+  removed("config.json");
   for (const std::string& name : names)
-    if (is_shard_name(name)) {
-      fs::remove(directory / name, error);
-      if (error) fail_io("remove", directory / name, error.message());
-    }
+    if (name != marker_name && name != "config.json") removed(name);
 }
 
 struct Shard {
@@ -264,10 +267,10 @@ SynthReport synth(const fs::path& directory, const SynthOptions& wanted, const W
     report.tensors += static_cast<std::int64_t>(shapes.size());
   }
 
-  write_text(directory / "hf_quant_config.json", internal::quant_config_json(options));
-  write_text(directory / "config.json", internal::config_json(options));
   const nlohmann::json index = {{"metadata", {{"total_size", report.bytes}}}, {"weight_map", std::move(map)}};
   write_text(directory / index_name, index.dump(2) + "\n");
+  write_text(directory / "hf_quant_config.json", internal::quant_config_json(options));
+  write_text(directory / "config.json", internal::config_json(options));
   return report;
 }
 

@@ -105,6 +105,38 @@ TEST(MemoryPlan, KnowsWhatTailsTake) {
       }
 }
 
+// With small experts the probe's rows are what a reshard's peak is made of.
+TEST(MemoryPlan, PeaksOfAReshardCountTheProbe) {
+  const Synthetic model(64, 128, 128, {}, 1);
+  const checkpoint::Checkpoint from = model.open();
+  for (const auto& [ep, tp] : {std::pair{4, 2}, std::pair{1, 2}, std::pair{2, 1}}) {
+    MemoryRequest request{.experts = 64,
+                          .hidden = 128,
+                          .intermediate = 128,
+                          .top_k = 4,
+                          .nvfp4_layers = 1,
+                          .ranks = ep * tp,
+                          .rows = ep,
+                          .tp = tp};
+    request.tokens = 1;
+    const decode::MemoryPlan plan = decode::memory_plan(request);
+    if (tp == 1) {
+      EXPECT_EQ(plan.reshard, plan.load);
+      continue;
+    }
+    EXPECT_EQ(plan.probe > plan.packed, ep == 4);
+    on_grid(ep, tp, [&](const decode::Rank& rank) {
+      decode::RuntimeOptions options;
+      options.expert_tp = true;
+      options.max_tokens = 1;
+      const auto runtime = decode::Runtime::build(from, options, rank);
+      // Ranks of one process pack nothing.
+      EXPECT_EQ(runtime.sharding()->peak_extra_bytes, plan.tp.total() + plan.probe) << ep << " x " << tp;
+      EXPECT_LE(plan.tp.total() + plan.probe, plan.reshard - plan.load);
+    });
+  }
+}
+
 TEST(MemoryPlan, RefusesExactTailsWhereTheyCannotBe) {
   MemoryRequest request{.experts = 6, .hidden = 128, .intermediate = 3072, .top_k = 2, .nvfp4_layers = 1};
   request.tail.kind = tail::Kind::exact;

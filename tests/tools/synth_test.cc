@@ -257,6 +257,29 @@ TEST(Synth, InterruptedRunsDoNotOpen) {
   EXPECT_NO_THROW(checkpoint::Checkpoint::open(path));
 }
 
+// Whatever a run that was killed has left, the next one clears away: temporary files too, and those of a run
+// that had not even marked the directory. config.json comes last, so that nothing opens before all is there.
+TEST(Synth, ClearsAwayWhatAKilledRunLeft) {
+  const test::TempDir dir;
+  const SynthOptions o = small(SynthModel::tiny);
+  synth(dir.path() / "fresh", o, Workers(1));
+  const fs::path path = dir.path() / "c";
+  fs::create_directory(path);
+  std::ofstream(path / ".kerf-synth.tmp-17-0") << "half";
+  synth(path, o, Workers(1));
+  EXPECT_EQ(files_of(path), files_of(dir.path() / "fresh"));
+  for (const char* name :
+       {"hf_quant_config.json.tmp-17-0", "config.json.tmp-17-1", "model.safetensors.index.json.tmp-17-2",
+        "model-00001-of-00001.safetensors.tmp-17-3"})
+    std::ofstream(path / name) << "half";
+  synth(path, o, Workers(1));
+  EXPECT_EQ(files_of(path), files_of(dir.path() / "fresh"));
+  for (const auto& entry : fs::directory_iterator(path))
+    EXPECT_LE(fs::last_write_time(entry), fs::last_write_time(path / "config.json")) << entry.path();
+  fs::remove(path / "config.json");
+  EXPECT_THROW(checkpoint::Checkpoint::open(path), Error);
+}
+
 TEST(Synth, ProgressEndsAtTheTotal) {
   const test::TempDir dir;
   std::int64_t last = 0;
