@@ -205,7 +205,7 @@ TEST(DecodeCommand, ExactTailsAreRefusedWhereSlicesAreNoNodes) {
     const Ran ran = decode({wide, "--ranks", "2", "--tail", tail});
     EXPECT_EQ(ran.code, 4) << ran.err;
     EXPECT_EQ(ran.out, "");
-    for (const char* word : {"2 slices of I = 1536 (768 wide)", "512 times a power of two", "exact tp: 1, 3;",
+    for (const char* word : {"2 slices of I = 1536 do not", "512 times a power of two", "exact tp: 1, 3;",
                              "EP is exact", "--mode ep"})
       EXPECT_NE(ran.err.find(word), std::string::npos) << word << " in: " << ran.err;
   }
