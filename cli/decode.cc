@@ -82,8 +82,7 @@ void check_cache(const std::string& path, const checkpoint::Checkpoint& from) {
   const std::filesystem::path there = std::filesystem::canonical(path, missing);
   check_outside({"--tactic-cache", path, missing ? checkpoint::check_writable(path) : there},
                 from.directory());
-  if (const Verdict why = tactics::not_a_cache(path))
-    throw Error(why->kind, "--tactic-cache: " + why->text);
+  if (const Verdict why = tactics::not_a_cache(path)) throw Error(why->kind, "--tactic-cache: " + why->text);
 }
 
 // What NVFP4 experts were given: what --act says, or bf16 where there are none or they have no input scales.

@@ -9,10 +9,11 @@
 
 namespace kerf::cli {
 
-// A file that an option names, at the end of symlinks (checkpoint::check_writable(), or a file that is there).
+// A file that an option names, at the end of symlinks (checkpoint::check_writable(), or a file that is
+// there).
 struct OutputFile {
-  std::string option;             // "--out"
-  std::string given;              // what the user wrote
+  std::string option;  // "--out"
+  std::string given;   // what the user wrote
   std::filesystem::path resolved;
 };
 

@@ -1,4 +1,5 @@
-// kerf tune: measures every tactic on what one rank of a grid runs, and writes the lists that pinning looks up.
+// kerf tune: measures every tactic on what one rank of a grid runs, and writes the lists that pinning looks
+// up.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -135,6 +136,8 @@ void run(const Options& o, Context& context) {
     measured = tools::tune(request, memory, workers);
   }
   const tools::TuneResult& result = *measured;
+  if (!o.out.empty() && o.op.tp.value_or(1) == 1)
+    context.log.warning("a list of whole experts: decode looks up lists of slices (--tp) alone");
   if (!o.out.empty())
     tactics::write_lists(o.out, result.list.tactics.empty() ? std::vector<tactics::PreferredList>()
                                                             : std::vector{result.list});
@@ -181,13 +184,13 @@ void add_tune(CLI::App& app, Context& context) {
   command->add_option("--intermediate", o->intermediate, "Intermediate width, I")
       ->transform(whole_number(1, most_size));
   command->add_option("--top-k", o->top_k, "Experts per token, K")->transform(whole_number(1, most_size));
-  command
-      ->add_option("--ep", o->op.ep, "As in decode: rows of ranks, so that a rank runs E / ep experts [1]")
+  command->add_option("--ep", o->op.ep, "As in decode: rows of ranks, so that a rank runs E / ep experts [1]")
       ->transform(whole_number(1, most_count));
   command
-      ->add_option("--tp", o->op.tp,
-                   "As in decode: ranks of a row, so that experts are slices of I / tp; 1: whole experts, for "
-                   "the report, as decode looks up lists of slices alone [1]")
+      ->add_option(
+          "--tp", o->op.tp,
+          "As in decode: ranks of a row, so that experts are slices of I / tp; 1: whole experts, for "
+          "the report, as decode looks up lists of slices alone [1]")
       ->transform(whole_number(1, most_count));
   command->add_flag("--uneven", o->op.fit.uneven,
                     "Where tp does not divide the tiles of I: the widest of the slices that decode cuts");
@@ -196,7 +199,10 @@ void add_tune(CLI::App& app, Context& context) {
   command->add_option("--seconds", o->seconds, "Measure about so long in all")
       ->capture_default_str()
       ->check(seconds_number(86'400));
-  command->add_option("--threads", o->threads, "Worker threads of the rank; lists are looked up at any number [KERF_THREADS, or all cores]")
+  command
+      ->add_option(
+          "--threads", o->threads,
+          "Worker threads of the rank; lists are looked up at any number [KERF_THREADS, or all cores]")
       ->transform(whole_number(1, most_threads));
   command
       ->add_option("--out", o->out,

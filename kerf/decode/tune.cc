@@ -98,8 +98,8 @@ TuneReport tune(Plan& plan, std::span<const Layer> layers, const std::string& ba
   const std::vector<Kind> kinds = stock_kinds(plan, layers);
   const std::vector<std::int64_t> buckets = tactics::buckets(plan.max_tokens);
   const op::RoutedExperts& first = *layers.front().ep;  // E and K are the model's, alike in every layer
-  const tactics::CacheSetting setting = tactics::cache_setting(op::backend(backend), first.num_experts(),
-                                                               first.top_k(), rank.workers.size());
+  const tactics::CacheSetting setting =
+      tactics::cache_setting(op::backend(backend), first.num_experts(), first.top_k(), rank.workers.size());
   const bool keeps = !options.cache.empty() && rank.group.rank() == 0;
 
   tactics::CacheRead cache;

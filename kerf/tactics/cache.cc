@@ -25,7 +25,9 @@ bool begins_as_cache(std::string_view text) {
   return at == head.size();
 }
 
-std::string model_text(const CacheSetting& s) { return fmt::format("{} experts, top {}", s.num_experts, s.top_k); }
+std::string model_text(const CacheSetting& s) {
+  return fmt::format("{} experts, top {}", s.num_experts, s.top_k);
+}
 
 Json json_of(const CacheSetting& s) {
   return {{"package", s.package},
@@ -75,8 +77,7 @@ Verdict not_a_cache(const std::filesystem::path& path) {
     const std::string text = internal::read_text(path);
     if (!text.empty() && !begins_as_cache(text)) (void)internal::parse(text, path.string(), format);
   });
-  if (why && why->kind == ErrorKind::usage)
-    why->text += "; wanted a tuner's cache, an empty file or a new name";
+  if (why && why->kind == ErrorKind::usage) why->text += "; it is no tuner's cache, so it stays as it is";
   return why;
 }
 

@@ -1,6 +1,6 @@
-// The tuner's cache: which tactic won for stock experts, by their arithmetic and shape and the bucket of token
-// counts. A file belongs to one setting (package, device, model, workers of a rank) and is refused for any
-// other. No file is ever replaced that is not such a cache.
+// The tuner's cache: which tactic won for stock experts, by their arithmetic and shape and the bucket of
+// token counts. A file belongs to one setting (package, device, model, workers of a rank) and is refused for
+// any other. No file is ever replaced that is not such a cache.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,8 @@ struct CacheEntry {
 
 struct CacheRead {
   std::vector<CacheEntry> entries;
-  // Why nothing was taken from a file that is there: what is damaged, what is foreign, or that it is no cache.
+  // Why nothing was taken from a file that is there: what is damaged, what is foreign, or that it is no
+  // cache.
   Verdict refused;
   // What is refused was not damaged but is somebody's: another setting's, another version's, no cache at all.
   bool stays = false;

@@ -16,7 +16,8 @@ namespace {
 // A whole number, low to high: asked before it is converted, since 64 bits without a sign may exceed it.
 bool whole(const Parsed& value, std::int64_t low, std::int64_t high) {
   if (!value.is_number_integer()) return false;
-  if (value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(high)) return false;
+  if (value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(high))
+    return false;
   return value.get<std::int64_t>() >= low && value.get<std::int64_t>() <= high;
 }
 

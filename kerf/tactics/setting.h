@@ -1,7 +1,7 @@
 // What a measurement of tactics holds for: kernels, device and sizes. All of it is compared before a
-// measurement is believed. The number of worker threads is no part of it: a list is an order of tactics, which
-// every way of sharing a machine's cores between its ranks may look up. Only the tuner's cache, which answers
-// for one way to start, holds it too (cache.h).
+// measurement is believed. The number of worker threads is no part of it: a list is an order of tactics,
+// which every way of sharing a machine's cores between its ranks may look up. Only the tuner's cache, which
+// answers for one way to start, holds it too (cache.h).
 #pragma once
 
 #include <cstdint>

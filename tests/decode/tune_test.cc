@@ -228,7 +228,8 @@ TEST_F(TunerCacheOf, TheNextStartTimesNothing) {
 
 // What the file says is what runs, whatever would be faster.
 TEST_F(TunerCacheOf, IsBelieved) {
-  write_cache(path_, setting(), {{op::Arithmetic::w4a4, shape, 1, {8, 2}}, {op::Arithmetic::w4a4, shape, 2, {8, 1}}});
+  write_cache(path_, setting(),
+              {{op::Arithmetic::w4a4, shape, 1, {8, 2}}, {op::Arithmetic::w4a4, shape, 2, {8, 1}}});
   Warnings warnings;
   const Outcome o = tuned({0, path_}, 2, warnings, {}, 2, {0});
   EXPECT_EQ(o.tuned, (std::vector<TunedTactic>{{1, {8, 2}}, {2, {8, 1}}}));
@@ -295,8 +296,7 @@ TEST_F(TunerCacheOf, ForeignOnesAreRefusedInWordsAndStay) {
 TEST_F(TunerCacheOf, DamagedOnesAreReportedAndReplaced) {
   (void)first(1);
   const std::string whole = text_in(path_);
-  for (const std::string& text :
-       {std::string(), whole.substr(0, whole.size() / 2), whole.substr(0, 40)}) {
+  for (const std::string& text : {std::string(), whole.substr(0, whole.size() / 2), whole.substr(0, 40)}) {
     std::ofstream(path_, std::ios::binary) << text;
     Warnings warnings;
     const Outcome o = tuned({0.01, path_}, 1, warnings);
@@ -363,7 +363,8 @@ TEST_F(TunerCacheOf, DoesNotDependOnTheLayersOrder) {
     return report;
   };
   EXPECT_EQ(start({0, 1}).timed, 2);
-  const tactics::CacheSetting here = tactics::cache_setting(op::backend("cpu"), synth.experts, synth.top_k, 1);
+  const tactics::CacheSetting here =
+      tactics::cache_setting(op::backend("cpu"), synth.experts, synth.top_k, 1);
   const tactics::CacheRead written = tactics::read_cache(path_, here);
   ASSERT_EQ(written.entries.size(), 2U);
   EXPECT_EQ(written.entries[0].shape.intermediate, 256);  // 2 x 64 x 2
