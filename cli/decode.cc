@@ -5,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/ranks.h"
 #include "cli/text.h"
@@ -77,6 +78,17 @@ std::vector<decode::Mode> modes_of(const Options& o, const checkpoint::Checkpoin
   return o.mode == "tp" ? std::vector{Mode::tp} : std::vector{Mode::ep, Mode::tp};
 }
 
+// Before any work: the cache's file is a cache or new, outside the checkpoint, and can be written where it is
+// not there yet. One that is read-only still serves.
+void check_cache(const std::string& path, const checkpoint::Checkpoint& from) {
+  if (path.empty()) return;
+  std::error_code missing;
+  const std::filesystem::path there = std::filesystem::canonical(path, missing);
+  check_outside({"--tactic-cache", path, missing ? checkpoint::check_writable(path) : there},
+                from.directory());
+  if (const Verdict why = tactics::not_a_cache(path)) throw Error(why->kind, "--tactic-cache: " + why->text);
+}
+
 // What NVFP4 experts were given: what --act says, or bf16 where there are none or they have no input scales.
 const char* activation(const decode::Report& r) { return r.input == op::Input::nvfp4 ? "nvfp4" : "bf16"; }
 
@@ -93,8 +105,13 @@ Json tuned_json(const decode::Report& r) {
   const decode::StockTactics& s = r.stock_tactics;
   if (s.found.cached + s.found.timed + s.found.left == 0) return {};
   Json tuned = Json::array();
-  for (const decode::TunedTactic& t : s.tuned)
-    tuned.push_back({{"tokens", t.tokens}, {"tile", t.tactic.tile}, {"config", t.tactic.config}});
+  for (const decode::TunedKind& kind : s.tuned)
+    for (const decode::TunedTactic& t : kind.tactics)
+      tuned.push_back({{"arithmetic", op::name(kind.arithmetic)},
+                       {"intermediate", kind.shape.intermediate},
+                       {"tokens", t.tokens},
+                       {"tile", t.tactic.tile},
+                       {"config", t.tactic.config}});
   return {{"cached", s.found.cached}, {"timed", s.found.timed}, {"left", s.found.left}, {"tuned", tuned}};
 }
 
@@ -152,6 +169,7 @@ Json json_of(const decode::Report& r, const Options& o) {
                 {{"tile", r.tactic.tile},
                  {"config", r.tactic.config},
                  {"pinned", r.tactic.pinned},
+                 {"tuned", r.tactic.tuned},
                  {"preference", r.tactic.pinned ? Json(r.tactic.preference) : Json()},
                  {"of", r.tactic.of}}},
                {"stock_tactics", tuned_json(r)},
@@ -267,13 +285,19 @@ void print(const decode::Report& r, const Options& o, Output& out) {
   if (r.block != decode::BlockKind::none) out.line("block       {}", block_text(r));
   print_sharding(r, out);
   out.line("tactic      tile {}, config {}: {}", r.tactic.tile, r.tactic.config,
-           r.tactic.pinned ? fmt::format("pinned, preference {} of {}", r.tactic.preference + 1, r.tactic.of)
-                           : std::string("the op's default"));
+           r.tactic.pinned  ? fmt::format("pinned, preference {} of {}", r.tactic.preference + 1, r.tactic.of)
+           : r.tactic.tuned ? "the tuner's"
+                            : "the op's default");
   if (const decode::TuneReport& t = r.stock_tactics.found; t.cached + t.timed + t.left > 0) {
     std::string tuned;
-    for (const decode::TunedTactic& at : r.stock_tactics.tuned)
-      tuned += fmt::format("{}{}: {}/{}", tuned.empty() ? "; tokens: tile/config " : ", ", at.tokens,
-                           at.tactic.tile, at.tactic.config);
+    for (const decode::TunedKind& kind : r.stock_tactics.tuned) {
+      std::string at;
+      for (const decode::TunedTactic& one : kind.tactics)
+        at += fmt::format("{}{}: {}/{}", at.empty() ? "" : ", ", one.tokens, one.tactic.tile,
+                          one.tactic.config);
+      tuned += fmt::format("; {} {} wide, tokens: tile/config {}", op::name(kind.arithmetic),
+                           kind.shape.intermediate, at);
+    }
     out.line("tuner       stock experts: {} of {} timed, {} from the cache{}", t.timed,
              counted(t.cached + t.timed + t.left, "bucket"), t.cached, tuned);
   }
@@ -288,6 +312,7 @@ void run(const Options& o, Context& context) {
   const std::vector<std::int64_t> batches = batches_of(o);
   const auto wanted_layers = o.layers ? parse_ranges(*o.layers, "--layers") : std::vector<std::int64_t>{};
   const auto from = checkpoint::Checkpoint::open(o.checkpoint);
+  check_cache(o.tactic_cache, from);
   for (const std::string& note : from.notes()) context.log.info(note);
   decode::Options options;
   options.build = {
@@ -363,12 +388,14 @@ void add_decode(CLI::App& app, Context& context) {
       ->check(not_empty());
   command
       ->add_option("--tune-seconds", o->tune_seconds,
-                   "Time tactics of stock experts about so long before decoding; 0: the op's default runs")
+                   "Time tactics of stock experts about so long before decoding; 0: none are timed, and what "
+                   "--tactic-cache lacks runs the op's default")
       ->capture_default_str()
       ->check(seconds_number(86'400));
   command
       ->add_option("--tactic-cache", o->tactic_cache,
-                   "File that keeps what was timed, and that it is taken from at the next start")
+                   "File that keeps what was timed, and that it is taken from at the next start; outside the "
+                   "checkpoint, new or such a file")
       ->check(not_empty());
   command->callback([o, &context] { run(*o, context); });
 }

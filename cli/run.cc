@@ -1,11 +1,10 @@
 // kerf run: sends recorded inputs through a layer, to set kerf's rows beside those of another engine.
-#include <filesystem>
 #include <memory>
 #include <optional>
-#include <system_error>
 
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/ranks.h"
 
@@ -76,30 +75,11 @@ void report(const Options& o, const decode::LayerInputs& inputs, const decode::L
       grid.ep > 1 && grid.tp > 1 ? fmt::format(" (EP {} x TP {})", grid.ep, grid.tp) : "", digest.hex());
 }
 
-namespace fs = std::filesystem;
-
-bool same(const fs::path& a, const fs::path& b) {
-  std::error_code missing;
-  return fs::equivalent(a, b, missing);  // device and inode
-}
-
 // The output takes the place of what has its name: that must be none of the files that are read.
 void check_output(const Options& o, const checkpoint::Checkpoint& from) {
-  const fs::path out = checkpoint::check_writable(o.out);
-  const auto refuse = [&](const std::string& what) {
-    throw Error(ErrorKind::usage, fmt::format("--out {}: {}; wanted a file of its own", o.out, what));
-  };
-  if (same(out, o.in)) refuse("it is the file that --in reads");
-  std::error_code ignored;
-  const fs::path directory = out.has_parent_path() ? out.parent_path() : ".";
-  for (fs::path at = fs::canonical(directory, ignored); !at.empty(); at = at.parent_path()) {
-    if (same(at, from.directory())) refuse(fmt::format("it lies inside the checkpoint {}", o.checkpoint));
-    if (at == at.root_path()) break;
-  }
-  // Shards may be links to files elsewhere.
-  for (fs::directory_iterator it(from.directory(), ignored), end; !ignored && it != end;
-       it.increment(ignored))
-    if (same(out, it->path())) refuse(fmt::format("it is the checkpoint's file {}", it->path().string()));
+  const OutputFile out{"--out", o.out, checkpoint::check_writable(o.out)};
+  if (same_file(out.resolved, o.in)) refuse_output(out, "it is the file that --in reads");
+  check_outside(out, from.directory());
 }
 
 void run(const Options& o, Context& context) {

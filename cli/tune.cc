@@ -1,4 +1,4 @@
-// kerf tune: measures every tactic on one rank's share of a model, and writes the lists that pinning looks
+// kerf tune: measures every tactic on what one rank of a grid runs, and writes the lists that pinning looks
 // up.
 #include <algorithm>
 #include <memory>
@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/ranks.h"
 #include "cli/text.h"
@@ -17,12 +18,12 @@ namespace {
 
 struct Options {
   std::string path;
-  std::optional<std::int64_t> experts, hidden, intermediate, top_k, tp, ep;
+  std::optional<std::int64_t> experts, hidden, intermediate, top_k;
   std::string tokens = "1,2,4,8,16,32,64";
   double seconds = 10;
   int threads = 0;
   std::string out;
-  RankOptions op;  // backend and act alone
+  RankOptions op;  // backend, act and grid alone
 };
 
 struct Sizes {
@@ -50,30 +51,31 @@ Sizes sizes_of(const Options& o) {
           weight_only || input_of(o.op) == op::Input::bf16 ? op::Arithmetic::w4a16 : op::Arithmetic::w4a4};
 }
 
-// What one rank holds: slices of all experts where --tp is above 1, whole ones where --ep is given or nothing
-// is sliced.
-std::vector<tools::TuneRequest> requests_of(const Options& o, const Sizes& s) {
-  const std::int64_t tp = o.tp.value_or(1);
-  std::vector<layout::ExpertsShape> shapes;
-  if (const Verdict v = layout::cuttable(s.hidden, s.intermediate, tp)) require(v);
-  if (tp > 1) shapes.push_back({s.experts, s.hidden, s.intermediate / tp});
-  if (o.ep || tp == 1) {
-    require(layout::placeable(s.experts, o.ep.value_or(1)));
-    shapes.push_back({s.experts / o.ep.value_or(1), s.hidden, s.intermediate});
-  }
-  std::vector<tools::TuneRequest> out;
-  for (const layout::ExpertsShape& shape : shapes) {
-    tools::TuneRequest r;
-    r.backend = backend_of(o.op);
-    r.arithmetic = s.arithmetic;
-    r.shape = shape;
-    r.num_experts = s.experts;
-    r.top_k = s.top_k;
-    r.tokens = parse_ranges(o.tokens, "--tokens");
-    r.seconds = o.seconds / static_cast<double>(shapes.size());
-    out.push_back(std::move(r));
-  }
-  return out;
+// What one rank of decode's grid runs: E / ep experts, cut tp ways; of uneven slices the widest, whose list
+// decode looks up.
+tools::TuneRequest request_of(const Options& o, const Sizes& s) {
+  const std::int64_t ep = o.op.ep.value_or(1);
+  const std::int64_t tp = o.op.tp.value_or(1);
+  require(layout::placeable(s.experts, ep));
+  require(layout::cuttable(s.hidden, s.intermediate, tp, o.op.fit));
+  const std::int64_t width = layout::converted_width(s.intermediate, tp, o.op.fit);
+  tools::TuneRequest r;
+  r.backend = backend_of(o.op);
+  r.arithmetic = s.arithmetic;
+  r.shape = {s.experts / ep, s.hidden, layout::slice_of(width, tp, 0).width};
+  r.num_experts = s.experts;
+  r.top_k = s.top_k;
+  r.tokens = parse_ranges(o.tokens, "--tokens");
+  r.seconds = o.seconds;
+  return r;
+}
+
+// Before anything is measured.
+void check_out(const Options& o) {
+  if (o.out.empty()) return;
+  const OutputFile out{"--out", o.out, checkpoint::check_writable(o.out)};
+  if (!o.path.empty()) check_outside(out, o.path);
+  tactics::check_lists_writable(o.out);
 }
 
 Json json_of(const tools::TuneResult& result) {
@@ -122,37 +124,35 @@ void print(const tools::TuneResult& result, const std::vector<std::int64_t>& tok
 }
 
 void run(const Options& o, Context& context) {
-  const Sizes sizes = sizes_of(o);
-  std::vector<tools::TuneRequest> requests = requests_of(o, sizes);
-  if (!o.out.empty()) tactics::check_lists_writable(o.out);  // before anything is measured
+  tools::TuneRequest request = request_of(o, sizes_of(o));
+  check_out(o);
   const Workers workers(o.threads > 0 ? o.threads : Context::threads());
   tensor::HostMemory memory;
-  std::vector<tools::TuneResult> results;
-  for (tools::TuneRequest& request : requests) {
+  std::optional<tools::TuneResult> measured;
+  {
     ProgressBar bar(context,
                     fmt::format("tactics of {} x {}", request.shape.hidden, request.shape.intermediate));
     request.progress = [&](std::int64_t done, std::int64_t of) { bar.update(done, of); };
-    results.push_back(tools::tune(request, memory, workers));
+    measured = tools::tune(request, memory, workers);
   }
-  std::vector<tactics::PreferredList> lists;
-  for (const tools::TuneResult& r : results)
-    if (!r.list.tactics.empty()) lists.push_back(r.list);
-  if (!o.out.empty()) tactics::write_lists(o.out, lists);
+  const tools::TuneResult& result = *measured;
+  if (!o.out.empty() && o.op.tp.value_or(1) == 1)
+    context.log.warning("a list of whole experts: decode looks up lists of slices (--tp) alone");
+  if (!o.out.empty())
+    tactics::write_lists(o.out, result.list.tactics.empty() ? std::vector<tactics::PreferredList>()
+                                                            : std::vector{result.list});
 
-  const tactics::Setting& setting = results.front().list.setting;
   if (context.json) {
-    Json all = Json::array();
-    for (const tools::TuneResult& r : results) all.push_back(json_of(r));
-    context.out.json(
-        {{"threads", workers.size()}, {"out", o.out.empty() ? Json() : Json(o.out)}, {"lists", all}});
+    context.out.json({{"threads", workers.size()},
+                      {"out", o.out.empty() ? Json() : Json(o.out)},
+                      {"lists", Json::array({json_of(result)})}});
     return;
   }
+  const tactics::Setting& setting = result.list.setting;
   context.out.line("package     {}", setting.package);
   context.out.line("device      {}, {}", setting.device, counted(workers.size(), "thread"));
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    context.out.line("");
-    print(results[i], requests[i].tokens, context.out);
-  }
+  context.out.line("");
+  print(result, request.tokens, context.out);
   if (o.out.empty()) return;
   context.out.line("");
   context.out.line("written to {}", o.out);
@@ -184,15 +184,25 @@ void add_tune(CLI::App& app, Context& context) {
   command->add_option("--intermediate", o->intermediate, "Intermediate width, I")
       ->transform(whole_number(1, most_size));
   command->add_option("--top-k", o->top_k, "Experts per token, K")->transform(whole_number(1, most_size));
-  command->add_option("--tp", o->tp, "Measure slices of all experts, I / tp wide")
+  command->add_option("--ep", o->op.ep, "As in decode: rows of ranks, so that a rank runs E / ep experts [1]")
       ->transform(whole_number(1, most_count));
-  command->add_option("--ep", o->ep, "Measure E / ep whole experts [all, where nothing is sliced]")
+  command
+      ->add_option(
+          "--tp", o->op.tp,
+          "As in decode: ranks of a row, so that experts are slices of I / tp; 1: whole experts, for "
+          "the report, as decode looks up lists of slices alone [1]")
       ->transform(whole_number(1, most_count));
+  command->add_flag("--uneven", o->op.fit.uneven,
+                    "Where tp does not divide the tiles of I: the widest of the slices that decode cuts");
+  command->add_flag("--pad", o->op.fit.pad, "Add zeros to I, up to the next width that fits, as decode does");
   command->add_option("--tokens", o->tokens, "Tokens of the steps that are measured")->capture_default_str();
   command->add_option("--seconds", o->seconds, "Measure about so long in all")
       ->capture_default_str()
       ->check(seconds_number(86'400));
-  command->add_option("--threads", o->threads, "Worker threads of the rank [KERF_THREADS, or all cores]")
+  command
+      ->add_option(
+          "--threads", o->threads,
+          "Worker threads of the rank; lists are looked up at any number [KERF_THREADS, or all cores]")
       ->transform(whole_number(1, most_threads));
   command
       ->add_option("--out", o->out,

@@ -192,10 +192,22 @@ TacticReport tactic_of(const Runtime& runtime, std::int64_t tokens) {
   const std::span<const Layer> layers = runtime.layers();
   const auto sliced =
       std::find_if(layers.begin(), layers.end(), [](const Layer& l) { return l.tp != nullptr; });
-  const TacticChoice& choice = runtime.plan().tactic;
-  const op::Tactic tactic = sliced != layers.end() ? runtime.plan().resolve(*sliced, Mode::tp, tokens)
-                                                   : runtime.plan().resolve(layers.front(), Mode::ep, tokens);
-  return {tactic.tile, tactic.config, choice.pinned, choice.preference, choice.of};
+  const Plan& plan = runtime.plan();
+  const TacticChoice& choice = plan.tactic;
+  if (sliced != layers.end()) {
+    const op::Tactic tactic = plan.resolve(*sliced, Mode::tp, tokens);
+    return {tactic.tile, tactic.config, choice.pinned, false, choice.preference, choice.of};
+  }
+  const op::Tactic tactic = plan.resolve(layers.front(), Mode::ep, tokens);
+  const bool tuned = plan.tuned_for(layers.front(), Mode::ep, tokens).has_value();
+  return {tactic.tile, tactic.config, false, tuned, -1, choice.of};
+}
+
+StockTactics stock_tactics(const Runtime& runtime) {
+  StockTactics out{runtime.tuning(), {}};
+  for (const Prepared& p : runtime.plan().prepared)
+    if (!p.sliced && !p.tuned.empty()) out.tuned.push_back({p.arithmetic(), p.shape, p.tuned});
+  return out;
 }
 
 Footprint largest(const Footprint& mine, comm::Group& group) {
@@ -240,7 +252,7 @@ Report run(const checkpoint::Checkpoint& from, const Options& options, const Ran
   report.block = options.block;
   report.probe_limit = options.probe.limit;
   report.tactic = tactic_of(runtime, options.batches.front());
-  report.stock_tactics = {runtime.tuning(), runtime.plan().prepared_for(layers.front(), Mode::ep).tuned};
+  report.stock_tactics = stock_tactics(runtime);
   report.footprint = largest(runtime.footprint(), rank.group);
   const auto steps =
       static_cast<std::int64_t>(options.modes.size() * options.batches.size() * options.tails.size());

@@ -59,14 +59,22 @@ struct TacticReport {
   int tile = 0;
   int config = -1;
   bool pinned = false;
+  bool tuned = false;   // neither: the op's default
   int preference = -1;  // -1: not pinned
   int of = 0;
+};
+
+// What the tuner found for stock experts that are alike.
+struct TunedKind {
+  op::Arithmetic arithmetic = op::Arithmetic::w4a4;
+  layout::ExpertsShape shape;  // on one rank
+  std::vector<TunedTactic> tactics;
 };
 
 // The tactics of stock experts, where the tuner was asked for.
 struct StockTactics {
   TuneReport found;
-  std::vector<TunedTactic> tuned;  // of the first layer's kind
+  std::vector<TunedKind> tuned;  // every kind, in the layers' order
 };
 
 struct Report {

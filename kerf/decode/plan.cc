@@ -134,6 +134,11 @@ bool runs_always(const op::RoutedExperts& experts, op::Tactic tactic, std::int64
   return true;
 }
 
+op::Arithmetic Prepared::arithmetic() const {
+  if (kind == checkpoint::ExpertKind::bf16) return op::Arithmetic::bf16;
+  return input == op::Input::nvfp4 ? op::Arithmetic::w4a4 : op::Arithmetic::w4a16;
+}
+
 const Prepared& Plan::prepared_for(const Layer& layer, Mode mode) const {
   const auto found = std::find_if(prepared.begin(), prepared.end(),
                                   [&](const Prepared& p) { return is_of(p, layer, mode); });
@@ -141,16 +146,17 @@ const Prepared& Plan::prepared_for(const Layer& layer, Mode mode) const {
   return *found;
 }
 
+std::optional<op::Tactic> Plan::tuned_for(const Layer& layer, Mode mode, std::int64_t tokens) const {
+  const std::int64_t bucket = tactics::bucket_of(tokens, max_tokens);
+  for (const TunedTactic& tuned : prepared_for(layer, mode).tuned)
+    if (tuned.tokens == bucket) return tuned.tactic;
+  return std::nullopt;
+}
+
 op::Tactic Plan::resolve(const Layer& layer, Mode mode, std::int64_t tokens) const {
   const op::RoutedExperts& experts = layer.experts(mode);
-  op::Tactic chosen;
-  if (layer.sliced_in(mode)) {
-    chosen = tactic.tactic;
-  } else {
-    const std::int64_t bucket = tactics::bucket_of(tokens, max_tokens);
-    for (const TunedTactic& tuned : prepared_for(layer, mode).tuned)
-      if (tuned.tokens == bucket) chosen = tuned.tactic;
-  }
+  const op::Tactic chosen =
+      layer.sliced_in(mode) ? tactic.tactic : tuned_for(layer, mode, tokens).value_or(op::Tactic{});
   return tactics::tactic_key(chosen, tokens, experts.top_k(), experts.shape().experts);
 }
 

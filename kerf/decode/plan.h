@@ -78,6 +78,8 @@ struct Prepared {
   op::Input input = op::Input::nvfp4;
   std::vector<op::Tactic> keys;    // (tile, config) with a body
   std::vector<TunedTactic> tuned;  // buckets ascending; empty: the op's default
+
+  [[nodiscard]] op::Arithmetic arithmetic() const;
 };
 
 struct Plan {
@@ -101,6 +103,8 @@ struct Plan {
   }
   // What experts like the layer's have in common; Error{bug} for a layer that was not planned.
   [[nodiscard]] const Prepared& prepared_for(const Layer& layer, Mode mode) const;
+  // The tuner's tactic for such a step; nothing where it found none.
+  [[nodiscard]] std::optional<op::Tactic> tuned_for(const Layer& layer, Mode mode, std::int64_t tokens) const;
   // The key of a step's tactic: pinned on sliced experts, the tuner's on stock ones, the op's default where
   // there is neither. The tile is never -1.
   [[nodiscard]] op::Tactic resolve(const Layer& layer, Mode mode, std::int64_t tokens) const;

@@ -73,7 +73,7 @@ void choose_tactics(Plan& plan, std::span<const Layer> layers, const RuntimeOpti
     const tactics::PreferredList* list = tactics::find_list(
         options.lists,
         tactics::setting_of(op::backend(options.build.backend), tp.shape(), tp.num_experts(), tp.top_k()),
-        sliced->input == op::Input::nvfp4 ? op::Arithmetic::w4a4 : op::Arithmetic::w4a16, &unknown);
+        plan.prepared_for(*sliced, Mode::tp).arithmetic(), &unknown);
     if (list != nullptr) preferred = list->tactics;
   }
   preferred = tactics::tactics_from(

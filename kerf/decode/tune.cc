@@ -10,17 +10,13 @@
 #include "kerf/decode/step.h"
 #include "kerf/tactics/cache.h"
 #include "kerf/tactics/choose.h"
+#include "kerf/tactics/setting.h"
 
 namespace kerf::decode {
 
 namespace {
 
 using tactics::CacheEntry;
-
-op::Arithmetic arithmetic_of(const Prepared& p) {
-  if (p.kind == checkpoint::ExpertKind::bf16) return op::Arithmetic::bf16;
-  return p.input == op::Input::nvfp4 ? op::Arithmetic::w4a4 : op::Arithmetic::w4a16;
-}
 
 // One kind of stock experts, by the layer that stands for it.
 struct Kind {
@@ -101,24 +97,27 @@ TuneReport tune(Plan& plan, std::span<const Layer> layers, const std::string& ba
   if (options.seconds <= 0 && options.cache.empty()) return report;
   const std::vector<Kind> kinds = stock_kinds(plan, layers);
   const std::vector<std::int64_t> buckets = tactics::buckets(plan.max_tokens);
-  const op::RoutedExperts& first = *layers.front().ep;
-  const tactics::Setting setting =
-      tactics::setting_of(op::backend(backend), first.shape(), first.num_experts(), first.top_k());
+  const op::RoutedExperts& first = *layers.front().ep;  // E and K are the model's, alike in every layer
+  const tactics::CacheSetting setting =
+      tactics::cache_setting(op::backend(backend), first.num_experts(), first.top_k(), rank.workers.size());
   const bool keeps = !options.cache.empty() && rank.group.rank() == 0;
 
   tactics::CacheRead cache;
   if (keeps) cache = tactics::read_cache(options.cache, setting);
   if (cache.refused)
-    rank.warning(fmt::format("the tactic cache is not used{}: {}",
-                             cache.foreign ? " and stays as it is" : " and will be replaced",
+    rank.warning(fmt::format("the tactic cache is not used and {}: {}",
+                             cache.stays           ? "stays as it is"
+                             : options.seconds > 0 ? "will be replaced"
+                                                   : "may be replaced once tactics are timed",
                              cache.refused->text));
 
   const double budget = options.seconds / static_cast<double>(kinds.size() * buckets.size());
   for (const Kind& kind : kinds) {
-    const op::Arithmetic arithmetic = arithmetic_of(*kind.prepared);
+    const op::Arithmetic arithmetic = kind.prepared->arithmetic();
+    const layout::ExpertsShape& shape = kind.prepared->shape;
     for (const std::int64_t bucket : buckets) {
       const auto entry = std::ranges::find_if(cache.entries, [&](const CacheEntry& e) {
-        return e.arithmetic == arithmetic && e.tokens == bucket;
+        return e.arithmetic == arithmetic && e.shape == shape && e.tokens == bucket;
       });
       std::vector<op::Tactic> known;
       if (entry != cache.entries.end()) known.push_back(entry->tactic);
@@ -137,10 +136,10 @@ TuneReport tune(Plan& plan, std::span<const Layer> layers, const std::string& ba
       ++report.timed;
       kind.prepared->tuned.push_back({bucket, *won});
       if (entry != cache.entries.end()) cache.entries.erase(entry);
-      cache.entries.push_back({arithmetic, bucket, *won});
+      cache.entries.push_back({arithmetic, shape, bucket, *won});
     }
   }
-  if (keeps && report.timed > 0 && !cache.foreign) {
+  if (keeps && report.timed > 0 && !cache.stays) {
     if (const Verdict v = attempt([&] { tactics::write_cache(options.cache, setting, cache.entries); }))
       rank.warning(fmt::format("the tactic cache is not written: {}", v->text));
   }

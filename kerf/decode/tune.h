@@ -22,14 +22,16 @@ struct TuneOptions {
 struct TuneReport {
   int cached = 0;  // buckets (of each kind of experts) whose tactic the cache had
   int timed = 0;   // those that were timed now
-  int left = 0;    // those that run the op's default: seconds were 0, or spent
+  // Those that run the op's default: nothing was timed (seconds were 0), or no tactic has a body on every
+  // rank for the whole bucket.
+  int left = 0;
 };
 
 // Collective. Fills plan.prepared[...].tuned, with the same tactics on every rank: rank 0 reads the cache,
 // and times are the slowest rank's; candidates are the tactics valid for the whole bucket that have a
 // prepared body on every rank, and ties (tactics::tie_tolerance) go to the first of the op's list. A cache
-// that was made elsewhere (package, device or sizes) is refused and left as it is; a damaged one is replaced;
-// both, and one that cannot be written, with a warning.
+// that was made elsewhere (package, device, model or workers), or a file that is no cache, is refused and
+// left as it is; a damaged cache is replaced; all of them, and a file that cannot be written, with a warning.
 TuneReport tune(Plan& plan, std::span<const Layer> layers, const std::string& backend,
                 const TuneOptions& options, const Rank& rank);
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kerf/base/format.h"
+#include "kerf/base/json.h"
 #include "kerf/checkpoint/atomic_file.h"
 #include "kerf/tactics/internal/json.h"
 #include "kerf/tactics/internal/measured.h"
@@ -13,19 +14,20 @@ namespace kerf::tactics {
 namespace {
 
 using internal::Json;
+using internal::Parsed;
 constexpr const char* format = "kerf-tactics";
 
-PreferredList list_from(const Json& json) {
+PreferredList list_from(const Parsed& json) {
   PreferredList list;
   list.setting = internal::setting_from(json);
   list.arithmetic = internal::arithmetic_from(internal::at(json, "arithmetic"));
-  for (const Json& tactic : internal::array_at(json, "tactics"))
+  for (const Parsed& tactic : internal::array_at(json, "tactics"))
     list.tactics.push_back(internal::tactic_from(tactic));
   if (list.tactics.empty()) fail(ErrorKind::usage, "a list without tactics");
-  for (const Json& line : internal::array_at(json, "measured")) {
+  for (const Parsed& line : internal::array_at(json, "measured")) {
     MeasuredAt at{internal::number_from(line, "tokens", 1), {}};
-    for (const Json& us : internal::array_at(line, "us")) {
-      if (!us.is_number()) fail(ErrorKind::usage, "{} is no time", us.dump());
+    for (const Parsed& us : internal::array_at(line, "us")) {
+      if (!us.is_number() || us.get<double>() < 0) fail(ErrorKind::usage, "{} is no time", got(us));
       at.us.push_back(us.get<double>());
     }
     if (at.us.size() != list.tactics.size())
@@ -35,9 +37,10 @@ PreferredList list_from(const Json& json) {
   return list;
 }
 
-std::vector<PreferredList> lists_from(const Json& json) {
+std::vector<PreferredList> lists_from(const Parsed& json) {
   std::vector<PreferredList> out;
-  const Json& lists = internal::array_at(json, "lists");
+  internal::check_version(json);
+  const Parsed& lists = internal::array_at(json, "lists");
   for (std::size_t i = 0; i < lists.size(); ++i)
     internal::in_context(fmt::format("list {}", i), [&] { out.push_back(list_from(lists.at(i))); });
   return out;
@@ -62,12 +65,12 @@ bool same_place(const PreferredList& a, const PreferredList& b) {
 
 const std::vector<PreferredList>& measured_lists() {
   static const std::vector<PreferredList> lists =
-      lists_from(internal::parse(std::string(internal::measured_json), format));
+      lists_from(internal::parse(std::string(internal::measured_json), "measured.json", format));
   return lists;
 }
 
 std::vector<PreferredList> read_lists(const std::filesystem::path& path) {
-  const Json json = internal::read_file(path, format);
+  const Parsed json = internal::parse(internal::read_text(path), path.string(), format);
   std::vector<PreferredList> lists;
   internal::in_context(path.string(), [&] { lists = lists_from(json); });
   return lists;
@@ -75,11 +78,11 @@ std::vector<PreferredList> read_lists(const std::filesystem::path& path) {
 
 void check_lists_writable(const std::filesystem::path& path) {
   const checkpoint::AtomicFile opened(path);
-  if (std::filesystem::exists(path)) (void)read_lists(path);
+  if (!internal::absent(path)) (void)read_lists(path);
 }
 
 void write_lists(const std::filesystem::path& path, std::vector<PreferredList> lists) {
-  if (std::filesystem::exists(path)) {
+  if (!internal::absent(path)) {
     for (PreferredList& old : read_lists(path))
       if (std::ranges::none_of(lists, [&](const PreferredList& l) { return same_place(l, old); }))
         lists.push_back(std::move(old));

@@ -16,19 +16,6 @@ std::string sizes_text(const Setting& s) {
                      s.shape.intermediate, s.top_k);
 }
 
-Verdict foreign(const Setting& made, const Setting& wanted) {
-  if (made.package != wanted.package)
-    return because(ErrorKind::unsupported, "measured with kernel package '{}', this is '{}'", made.package,
-                   wanted.package);
-  if (made.device != wanted.device)
-    return because(ErrorKind::unsupported, "measured on device '{}', this is '{}'", made.device,
-                   wanted.device);
-  if (!(made == wanted))
-    return because(ErrorKind::unsupported, "measured for the shape '{}', this is '{}'", sizes_text(made),
-                   sizes_text(wanted));
-  return std::nullopt;
-}
-
 std::string text_of(const std::vector<op::Tactic>& tactics) {
   std::string text;
   for (const op::Tactic t : tactics)

@@ -1,5 +1,7 @@
 // What a measurement of tactics holds for: kernels, device and sizes. All of it is compared before a
-// measurement is believed.
+// measurement is believed. The number of worker threads is no part of it: a list is an order of tactics,
+// which every way of sharing a machine's cores between its ranks may look up. Only the tuner's cache, which
+// answers for one way to start, holds it too (cache.h).
 #pragma once
 
 #include <cstdint>
@@ -26,10 +28,6 @@ Setting setting_of(const op::Backend& backend, const layout::ExpertsShape& shape
 
 // "experts 64 of 64, 1024 x 128, top 8"
 std::string sizes_text(const Setting& setting);
-
-// Nothing where a measurement made for `made` holds for `wanted`, else what differs first (package, device,
-// sizes) with both values. Error kind: unsupported.
-Verdict foreign(const Setting& made, const Setting& wanted);
 
 // "8,0 16,2" and back: what ranks tell each other. Error{bug} for other text.
 std::string text_of(const std::vector<op::Tactic>& tactics);

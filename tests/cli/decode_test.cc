@@ -70,7 +70,7 @@ TEST(DecodeCommand, WritesTheJsonThatOthersReadBy) {
   EXPECT_EQ(keys(j["reshard"]),
             (Names{"bytes_per_rank", "gib_per_s", "peak_extra_bytes", "seconds", "slices"}));
   EXPECT_EQ(keys(j["probe"]), (Names{"limit", "max_rel_l2", "min_rel_l2"}));
-  EXPECT_EQ(keys(j["tactic"]), (Names{"config", "of", "pinned", "preference", "tile"}));
+  EXPECT_EQ(keys(j["tactic"]), (Names{"config", "of", "pinned", "preference", "tile", "tuned"}));
   EXPECT_EQ(j["ranks"], 4);
   EXPECT_EQ(j["group"], "local");
   EXPECT_EQ(j["device"], "cpu");

@@ -51,11 +51,9 @@ TEST(TuneCommand, MeasuresEveryTacticThatIsOfUse) {
   const Json j = json_of(ran);
   EXPECT_EQ(j["threads"], 1);
   EXPECT_TRUE(j["out"].is_null());
-  ASSERT_EQ(j["lists"].size(), 2U);  // slices of all experts, then whole ones
-  EXPECT_EQ(j["lists"][0]["experts"], 8);
+  ASSERT_EQ(j["lists"].size(), 1U);
+  EXPECT_EQ(j["lists"][0]["experts"], 4);  // 8 over 2 rows, each in 2 slices
   EXPECT_EQ(j["lists"][0]["intermediate"], 64);
-  EXPECT_EQ(j["lists"][1]["experts"], 4);
-  EXPECT_EQ(j["lists"][1]["intermediate"], 128);
   for (const Json& list : j["lists"]) {
     EXPECT_EQ(list["num_experts"], 8);
     EXPECT_EQ(list["arithmetic"], "w4a4");
@@ -123,6 +121,62 @@ TEST(TuneCommand, DecodePinsWhatItWrote) {
   EXPECT_TRUE(contains(other.err, "no tactics were measured for experts 8 of 8, 256 x 64, top 2, w4a16"));
 }
 
+// --ep, --tp, --uneven and --pad mean what they mean to decode: what is written for a cut is pinned there.
+TEST(TuneCommand, DecodePinsWhatItWroteForEveryCut) {
+  const TempDir dir;
+  const std::string wide = (dir.path() / "model").string();
+  tools::SynthOptions options = tools::synth_defaults(tools::SynthModel::tiny);
+  options.intermediate = 192;
+  options.bf16_layers = {};
+  tools::synth(wide, options, Workers(1));
+  struct Cut {
+    std::string model;
+    std::vector<std::string> flags;
+    std::string ranks;
+    std::int64_t experts, width;
+  };
+  const std::vector<Cut> cuts = {
+      {model(), {"--ep", "2", "--tp", "2"}, "4", 4, 64},
+      {model(), {"--ep", "4", "--tp", "2"}, "8", 2, 64},
+      {wide, {"--tp", "2", "--uneven"}, "2", 8, 128},  // 128 and 64
+      {wide, {"--tp", "2", "--pad"}, "2", 8, 128},     // 256 / 2
+      {wide, {"--tp", "2", "--ep", "2", "--uneven", "--pad"}, "4", 4, 128},
+  };
+  for (std::size_t i = 0; i < cuts.size(); ++i) {
+    const Cut& cut = cuts[i];
+    const std::string file = (dir.path() / ("lists" + std::to_string(i))).string();
+    std::vector<std::string> tuning = {cut.model, "--tokens", "1,8", "--json", "--out", file};
+    tuning.insert(tuning.end(), cut.flags.begin(), cut.flags.end());
+    const Ran tuned = tune(tuning);
+    ASSERT_EQ(tuned.code, 0) << tuned.err;
+    const Json list = json_of(tuned)["lists"][0];
+    EXPECT_EQ(list["experts"], cut.experts) << i;
+    EXPECT_EQ(list["num_experts"], 8) << i;
+    EXPECT_EQ(list["intermediate"], cut.width) << i;
+    std::vector<std::string> decoding = {cut.model, "--ranks", cut.ranks,   "--batch",
+                                         "1,8",     "--json",  "--tactics", file};
+    decoding.insert(decoding.end(), cut.flags.begin(), cut.flags.end());
+    const Ran ran = decode(decoding);
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    EXPECT_EQ(json_of(ran)["tactic"]["pinned"], true) << i << ran.err;
+    EXPECT_EQ(json_of(ran)["tactic"]["tile"], list["preferred"][0][0]) << i;
+    EXPECT_EQ(json_of(ran)["tactic"]["config"], list["preferred"][0][1]) << i;
+  }
+}
+
+// decode looks up lists of slices alone, and tune says so.
+TEST(TuneCommand, AListOfWholeExpertsIsForTheReport) {
+  const TempDir dir;
+  const std::string file = (dir.path() / "lists.json").string();
+  const Ran whole = tune({model(), "--tokens", "1", "--out", file});
+  EXPECT_EQ(whole.code, 0);
+  EXPECT_TRUE(contains(whole.err, "warning: a list of whole experts"));
+  const Ran slices = tune({model(), "--tokens", "1", "--tp", "2", "--out", file});
+  EXPECT_EQ(slices.code, 0);
+  EXPECT_EQ(slices.err.find("warning"), std::string::npos) << slices.err;
+  EXPECT_EQ(json_of(decode({model(), "--json", "--tactics", file}))["tactic"]["tuned"], false);
+}
+
 TEST(TuneCommand, RefusesInWords) {
   const TempDir dir;
   expect_refusal(tune({"--experts", "8"}), 2, {"--hidden is needed"});
@@ -138,7 +192,11 @@ TEST(TuneCommand, RefusesInWords) {
   expect_refusal(tune(sizes_and("--out", notes)), 2, {notes, "not valid JSON"});
   EXPECT_EQ(read_text(notes), "mine");
   expect_refusal(decode({model(), "--ranks", "2", "--tactics", notes}), 2, {notes, "not valid JSON"});
-  expect_refusal(decode({model(), "--tactics", (dir.path() / "no").string()}), 2, {"no such file"});
+  expect_refusal(decode({model(), "--tactics", (dir.path() / "no").string()}), 2, {"No such file"});
+  expect_refusal(decode({model(), "--tactics", dir.path().string()}), 2, {"not a regular file"});
+  // Nor does a list go into the checkpoint that is measured.
+  expect_refusal(tune({model(), "--out", model() + "/lists.json"}), 2, {"--out", "inside the checkpoint"});
+  EXPECT_FALSE(std::filesystem::exists(model() + "/lists.json"));
 }
 
 TEST(DecodeCommand, TunesStockExpertsAndKeepsIt) {
@@ -154,9 +212,59 @@ TEST(DecodeCommand, TunesStockExpertsAndKeepsIt) {
   EXPECT_EQ(two["stock_tactics"]["timed"], 0);
   EXPECT_EQ(two["stock_tactics"]["cached"], 4);
   EXPECT_EQ(two["stock_tactics"]["tuned"], one["stock_tactics"]["tuned"]);
+  EXPECT_EQ(one["tactic"]["tuned"], true);
+  EXPECT_EQ(one["tactic"]["pinned"], false);
+  EXPECT_EQ(one["stock_tactics"]["tuned"][0]["arithmetic"], "w4a4");
+  EXPECT_EQ(one["stock_tactics"]["tuned"][0]["intermediate"], 128);
   const Ran text = decode({model(), "--batch", "1,8", "--tactic-cache", cache});
+  EXPECT_TRUE(contains(text.out, ": the tuner's\n"));
+  EXPECT_TRUE(contains(decode({model()}).out, ": the op's default\n"));
   EXPECT_TRUE(contains(text.out, "tuner       stock experts: 0 of 4 buckets timed, 4 from the cache"));
   EXPECT_TRUE(json_of(decode({model(), "--json"}))["stock_tactics"].is_null());
+}
+
+// No file is replaced that is not a cache, and none in the checkpoint; all is said before anything is read.
+TEST(DecodeCommand, ACacheTakesNoOtherFilesPlace) {
+  const TempDir dir;
+  const auto expect_stays = [&](const std::string& path, std::initializer_list<std::string_view> words) {
+    const std::string before = read_text(path);
+    expect_refusal(decode({model(), "--tune-seconds", "0.01", "--tactic-cache", path}), 2, words);
+    EXPECT_EQ(read_text(path), before) << path;
+  };
+  for (const auto& entry : std::filesystem::directory_iterator(model()))
+    expect_stays(entry.path().string(), {"--tactic-cache", "inside the checkpoint"});
+  const std::string link = (dir.path() / "link").string();
+  std::filesystem::create_symlink(model() + "/config.json", link);
+  expect_stays(link, {"--tactic-cache", "inside the checkpoint"});
+  const std::string fresh = model() + "/cache.json";
+  expect_refusal(decode({model(), "--tune-seconds", "0.01", "--tactic-cache", fresh}), 2,
+                 {"inside the checkpoint"});
+  EXPECT_FALSE(std::filesystem::exists(fresh));
+
+  const std::string notes = (dir.path() / "notes").string();
+  std::ofstream(notes) << "mine";
+  expect_stays(notes, {"--tactic-cache", notes, "not valid JSON", "no tuner's cache"});
+  const std::string config = (dir.path() / "config.json").string();
+  std::filesystem::copy_file(model() + "/config.json", config);
+  expect_stays(config, {"no 'format'"});
+  const std::string deep = (dir.path() / "deep").string();
+  std::ofstream(deep) << std::string(2'000'000, '[');
+  expect_stays(deep, {"nested deeper than 64"});
+  expect_refusal(decode({model(), "--tactic-cache", dir.path().string()}), 2, {"not a regular file"});
+  expect_refusal(decode({model(), "--tactic-cache", (dir.path() / "none" / "x").string()}), 2,
+                 {"no directory"});
+
+  // One that is cut short is told by its beginning: reported, not believed, replaced.
+  const std::string cache = (dir.path() / "cache.json").string();
+  std::ofstream(cache) << "";
+  ASSERT_EQ(decode({model(), "--tune-seconds", "0.01", "--tactic-cache", cache}).code, 0);
+  const std::string whole = read_text(cache);
+  std::ofstream(cache, std::ios::trunc) << whole.substr(0, whole.size() / 2);
+  const Ran again = decode({model(), "--json", "--tune-seconds", "0.01", "--tactic-cache", cache});
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_TRUE(contains(again.err, "will be replaced"));
+  EXPECT_EQ(json_of(again)["stock_tactics"]["cached"], 0);
+  EXPECT_EQ(json_of(decode({model(), "--json", "--tactic-cache", cache}))["stock_tactics"]["cached"], 4);
 }
 
 }  // namespace

@@ -8,10 +8,12 @@
 #include <iterator>
 #include <thread>
 
+#include "kerf/decode/decode.h"
 #include "kerf/decode/inputs.h"
 #include "kerf/decode/runtime.h"
 #include "kerf/tactics/cache.h"
 #include "kerf/tactics/choose.h"
+#include "kerf/tools/synth.h"
 #include "tests/decode/forwarding_experts.h"
 #include "tests/decode/support.h"
 #include "tests/decode/synthetic.h"
@@ -159,6 +161,36 @@ TEST(Tuner, RowsDoNotDependOnIt) {
   EXPECT_EQ(rows[0], rows[1]);
 }
 
+// The report names who chose, and every kind of stock experts with its arithmetic.
+TEST(Tuner, TheReportNamesIt) {
+  on_ranks({2, 1, {}}, [&](const decode::Rank& rank) {
+    decode::Options options;
+    options.batches = {8};
+    options.repetitions = 1;
+    options.seconds = 0;
+    decode::Report r = decode::run(small_model().open(), options, rank);
+    EXPECT_FALSE(r.tactic.tuned || r.tactic.pinned);
+    EXPECT_TRUE(r.stock_tactics.tuned.empty());
+    options.tune.seconds = 0.01;
+    r = decode::run(small_model().open(), options, rank);
+    EXPECT_TRUE(r.tactic.tuned);
+    EXPECT_FALSE(r.tactic.pinned);
+    ASSERT_EQ(r.stock_tactics.tuned.size(), 2U);
+    std::vector<op::Arithmetic> kinds;
+    for (const decode::TunedKind& kind : r.stock_tactics.tuned) {
+      kinds.push_back(kind.arithmetic);
+      EXPECT_EQ(kind.shape.experts, 8);
+      EXPECT_EQ(kind.tactics.size(), 4U);  // 1, 2, 4, 8
+    }
+    EXPECT_NE(std::find(kinds.begin(), kinds.end(), op::Arithmetic::w4a4), kinds.end());
+    EXPECT_NE(std::find(kinds.begin(), kinds.end(), op::Arithmetic::bf16), kinds.end());
+    EXPECT_EQ(r.tactic.tile, r.stock_tactics.tuned.front().tactics.back().tactic.tile);
+    EXPECT_EQ(r.tactic.config, r.stock_tactics.tuned.front().tactics.back().tactic.config);
+    options.modes = {Mode::tp};  // sliced experts are not the tuner's
+    EXPECT_FALSE(decode::run(small_model().open(), options, rank).tactic.tuned);
+  });
+}
+
 class TunerCacheOf : public ::testing::Test {
  protected:
   // A first start that times and writes.
@@ -168,9 +200,10 @@ class TunerCacheOf : public ::testing::Test {
     EXPECT_TRUE(warnings.lines().empty());
     return o;
   }
-  [[nodiscard]] tactics::Setting setting() const {
-    return tactics::setting_of(op::backend("cpu"), {8, 256, 256}, 16, 4);
+  [[nodiscard]] static tactics::CacheSetting setting() {
+    return tactics::cache_setting(op::backend("cpu"), 16, 4, 1);
   }
+  static constexpr layout::ExpertsShape shape = {8, 256, 256};  // on each of two ranks
 
   TempDir dir_;
   std::filesystem::path path_ = dir_.path() / "cache.json";
@@ -195,7 +228,8 @@ TEST_F(TunerCacheOf, TheNextStartTimesNothing) {
 
 // What the file says is what runs, whatever would be faster.
 TEST_F(TunerCacheOf, IsBelieved) {
-  write_cache(path_, setting(), {{op::Arithmetic::w4a4, 1, {8, 2}}, {op::Arithmetic::w4a4, 2, {8, 1}}});
+  write_cache(path_, setting(),
+              {{op::Arithmetic::w4a4, shape, 1, {8, 2}}, {op::Arithmetic::w4a4, shape, 2, {8, 1}}});
   Warnings warnings;
   const Outcome o = tuned({0, path_}, 2, warnings, {}, 2, {0});
   EXPECT_EQ(o.tuned, (std::vector<TunedTactic>{{1, {8, 2}}, {2, {8, 1}}}));
@@ -217,9 +251,9 @@ TEST_F(TunerCacheOf, GrowsByTheBucketsThatAreNew) {
 // An entry that this program cannot run, or not on every rank, is timed again.
 TEST_F(TunerCacheOf, EntriesThatCannotRunAreNotBelieved) {
   write_cache(path_, setting(),
-              {{op::Arithmetic::w4a4, 1, {24, 0}},
-               {op::Arithmetic::w4a4, 2, {16, 0}},
-               {op::Arithmetic::w4a4, 4, {8, 2}}});
+              {{op::Arithmetic::w4a4, shape, 1, {24, 0}},
+               {op::Arithmetic::w4a4, shape, 2, {16, 0}},
+               {op::Arithmetic::w4a4, shape, 4, {8, 2}}});
   Warnings warnings;
   const auto edit = [](int rank, std::vector<Layer>& layers) {
     if (rank == 1) wrap<LackingExperts>(layers[0].ep, std::vector<Tactic>{{8, 2}});
@@ -236,17 +270,17 @@ TEST_F(TunerCacheOf, EntriesThatCannotRunAreNotBelieved) {
 
 TEST_F(TunerCacheOf, ForeignOnesAreRefusedInWordsAndStay) {
   struct Case {
-    std::function<void(tactics::Setting&)> edit;
+    std::function<void(tactics::CacheSetting&)> edit;
     const char* words;
   };
   const std::vector<Case> cases = {
-      {[](tactics::Setting& s) { s.package = "cpu-other-9"; }, "kernel package 'cpu-other-9'"},
-      {[](tactics::Setting& s) { s.device = "another machine"; }, "device 'another machine'"},
-      {[](tactics::Setting& s) { s.shape.intermediate = 512; }, "shape 'experts 8 of 16, 256 x 512, top 4'"}};
+      {[](tactics::CacheSetting& s) { s.package = "cpu-other-9"; }, "kernel package 'cpu-other-9'"},
+      {[](tactics::CacheSetting& s) { s.device = "another machine"; }, "device 'another machine'"},
+      {[](tactics::CacheSetting& s) { s.workers = 3; }, "workers a rank: 3, here: 1"}};
   for (const Case& c : cases) {
-    tactics::Setting other = setting();
+    tactics::CacheSetting other = setting();
     c.edit(other);
-    write_cache(path_, other, {{op::Arithmetic::w4a4, 1, {8, 2}}});
+    write_cache(path_, other, {{op::Arithmetic::w4a4, shape, 1, {8, 2}}});
     const std::string before = text_in(path_);
     Warnings warnings;
     const Outcome o = tuned({0.01, path_}, 1, warnings);
@@ -262,8 +296,7 @@ TEST_F(TunerCacheOf, ForeignOnesAreRefusedInWordsAndStay) {
 TEST_F(TunerCacheOf, DamagedOnesAreReportedAndReplaced) {
   (void)first(1);
   const std::string whole = text_in(path_);
-  for (const std::string& text :
-       {std::string(), std::string("no JSON at all"), whole.substr(0, whole.size() / 2), std::string("{}")}) {
+  for (const std::string& text : {std::string(), whole.substr(0, whole.size() / 2), whole.substr(0, 40)}) {
     std::ofstream(path_, std::ios::binary) << text;
     Warnings warnings;
     const Outcome o = tuned({0.01, path_}, 1, warnings);
@@ -273,6 +306,70 @@ TEST_F(TunerCacheOf, DamagedOnesAreReportedAndReplaced) {
     EXPECT_EQ(warnings.with("will be replaced"), 1U) << warnings.lines()[0];
     EXPECT_EQ(tactics::read_cache(path_, setting()).entries.size(), 2U);
   }
+}
+
+// An engine may hand over any path: what is there and is no cache stays.
+TEST_F(TunerCacheOf, FilesThatAreNoCacheStay) {
+  for (const std::string& text : {std::string("no JSON at all"), std::string("{}")}) {
+    std::ofstream(path_, std::ios::binary) << text;
+    Warnings warnings;
+    EXPECT_EQ(tuned({0.01, path_}, 1, warnings).report.timed, 2);
+    ASSERT_EQ(warnings.lines().size(), 1U) << text;
+    EXPECT_EQ(warnings.with("stays as it is"), 1U) << warnings.lines()[0];
+    EXPECT_EQ(text_in(path_), text);
+  }
+}
+
+// Entries are of a shape: those of other widths neither serve nor make the file foreign.
+TEST_F(TunerCacheOf, EntriesOfOtherShapesStayBesideNewOnes) {
+  const tactics::CacheEntry narrow{op::Arithmetic::w4a4, {8, 256, 128}, 1, {8, 2}};
+  const tactics::CacheEntry whole{op::Arithmetic::w4a4, {16, 256, 256}, 1, {8, 2}};
+  write_cache(path_, setting(), {narrow, whole});
+  Warnings warnings;
+  EXPECT_EQ(tuned({0.01, path_}, 1, warnings, {}, 2, {0}).report.timed, 1);
+  const tactics::CacheRead now = tactics::read_cache(path_, setting());
+  ASSERT_EQ(now.entries.size(), 3U);
+  EXPECT_EQ(now.entries[0], narrow);
+  EXPECT_EQ(now.entries[1], whole);
+  EXPECT_EQ(now.entries[2].shape, shape);
+  EXPECT_TRUE(warnings.lines().empty());
+}
+
+// Padded for two slices, NVFP4 experts are held wider than BF16 ones; which layer comes first says nothing.
+TEST_F(TunerCacheOf, DoesNotDependOnTheLayersOrder) {
+  const TempDir files;
+  tools::SynthOptions synth = tools::synth_defaults(tools::SynthModel::tiny);
+  synth.intermediate = 192;
+  synth.layers = 2;
+  synth.bf16_layers = {1};
+  tools::synth(files.path(), synth, Workers(1));
+  const auto from = checkpoint::Checkpoint::open(files.path());
+  const auto start = [&](std::vector<std::int64_t> order) {
+    TuneReport report;
+    Warnings warnings;
+    on_ranks({2, 1, warnings.log()}, [&](const decode::Rank& rank) {
+      decode::BuildOptions building;
+      building.layers = {0, 1};
+      building.fit.pad = true;
+      building.slices = 2;
+      std::vector<Layer> built = decode::build(from, building, rank);
+      std::vector<Layer> layers;
+      for (const std::int64_t i : order) layers.push_back(std::move(built[static_cast<std::size_t>(i)]));
+      decode::Plan plan = decode::make_plan(layers, {1, 64}, rank);
+      const TuneReport mine = decode::tune(plan, layers, "cpu", {0.01, path_}, rank);
+      if (rank.group.rank() == 0) report = mine;
+    });
+    EXPECT_TRUE(warnings.lines().empty());
+    return report;
+  };
+  EXPECT_EQ(start({0, 1}).timed, 2);
+  const tactics::CacheSetting here =
+      tactics::cache_setting(op::backend("cpu"), synth.experts, synth.top_k, 1);
+  const tactics::CacheRead written = tactics::read_cache(path_, here);
+  ASSERT_EQ(written.entries.size(), 2U);
+  EXPECT_EQ(written.entries[0].shape.intermediate, 256);  // 2 x 64 x 2
+  EXPECT_EQ(written.entries[1].shape.intermediate, 192);
+  EXPECT_EQ(start({1, 0}).cached, 2);
 }
 
 TEST_F(TunerCacheOf, APlaceThatCannotBeWrittenIsAWarning) {

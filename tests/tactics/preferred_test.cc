@@ -3,6 +3,7 @@
 #include "kerf/tactics/preferred.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "tests/support/test_env.h"
 #include "tests/tactics/setting.h"
@@ -100,27 +101,39 @@ TEST(PreferredLists, OtherFilesAreRefusedByName) {
       {R"({"format": "kerf-tactics", "version": 2, "lists": []})", "version 2"},
       {R"({"version": 1})", "no 'format'"},
       {"[]", "no 'format'"},
-      {head + "{}}", "'lists' is object"},
+      {head + "{}}", "'lists' is {} (object)"},
       {head + "[{}]}", "list 0: no 'package'"},
       {head + "[{" + setting + R"(, "tactics": []}]})", "a list without tactics"},
-      {head + "[{" + setting + R"(, "tactics": [[8]]}]})", "[8] is no tactic"},
-      {head + "[{" + setting + R"(, "tactics": [[0, 0]]}]})", "[0,0] is no tactic"},
+      {head + "[{" + setting + R"(, "tactics": [[8]]}]})", "[8] (array) is no tactic"},
+      {head + "[{" + setting + R"(, "tactics": [[0, 0]]}]})", "[0,0] (array) is no tactic"},
       {head + "[{" + setting + R"(, "tactics": [["8", 0]]}]})", "is no tactic"},
       {head + "[{" + setting + R"(, "tactics": [[8, 99999999999]]}]})", "is no tactic"},
+      {head + "[{" + setting + R"(, "tactics": [[8, 18446744073709551615]]}]})", "is no tactic"},
+      {head + "[{" + setting + R"(, "tactics": [[8, 0]]}], "lists": []})", "'lists' comes twice"},
+      {head + "[]}" + std::string(1, '\0'), "a zero byte"},
+      {std::string(2'000'000, '['), "nested deeper than 64"},
+      {head + std::string(2'000'000, '['), "nested deeper than 64"},
+      {R"({"format": ")" + std::string(1'000'000, 'x') + R"("})", "(1000002 bytes)"},
   };
   for (const auto& [text, words] : bad) {
     put(path, text);
     const std::string why = refused([&] { (void)read_lists(path); });
     EXPECT_NE(why.find(words), std::string::npos) << why << "\nof " << text;
     EXPECT_EQ(why.rfind(path.string(), 0), 0U) << why;
+    EXPECT_LT(why.size(), 1000U);
     // Nor is such a file written over.
     EXPECT_NE(refused([&] { write_lists(path, {list_of(made_up(), {{8, 0}})}); }), "accepted") << text;
     EXPECT_EQ(text_in(path), text);
   }
   put(path, head + "[{" + setting + R"(, "tactics": [[8, 0]]}]})");
   EXPECT_EQ(read_lists(path).size(), 1U);
-  EXPECT_NE(refused([&] { (void)read_lists(dir.path() / "none"); }).find("no such file"), std::string::npos);
-  EXPECT_NE(refused([&] { (void)read_lists(dir.path()); }), "accepted");
+  // Each kind of place in its own words.
+  EXPECT_NE(refused([&] { (void)read_lists(dir.path() / "none"); }).find("No such file"), std::string::npos);
+  EXPECT_NE(refused([&] { (void)read_lists(dir.path()); }).find("not a regular file"), std::string::npos);
+  const auto pipe = dir.path() / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_NE(refused([&] { (void)read_lists(pipe); }).find("not a regular file"), std::string::npos);
+  EXPECT_NE(refused([&] { (void)read_lists("/dev/null"); }).find("not a regular file"), std::string::npos);
 }
 
 TEST(PreferredLists, AFullDiskLeavesTheOldFile) {
