@@ -120,7 +120,10 @@ TEST(Plan, BytesByKind) {
   const std::int64_t both = total(ep) + total(tp);
   EXPECT_EQ(json["reshard_packed"], 4 * 256 * 128);
   EXPECT_EQ(json["peak_per_rank"]["load"], total(ep));
-  EXPECT_EQ(json["peak_per_rank"]["reshard"], both + 4 * 256 * 128);
+  // The larger of the two transients: here two ops' rows of 128 KiB each, and their metadata and workspaces.
+  const auto probe = json["probe_buffers"].get<std::int64_t>();
+  EXPECT_GT(probe, 2 * 128 * 1024);
+  EXPECT_EQ(json["peak_per_rank"]["reshard"], both + std::max<std::int64_t>(probe, 4 * 256 * 128));
   EXPECT_EQ(json["peak_per_rank"]["steady"], both + json["step_buffers"].get<std::int64_t>());
   EXPECT_GT(json["step_buffers"], 0);
 }
@@ -133,7 +136,7 @@ TEST(Plan, ExactTailsNeedRoomAndSlicesThatAreNodes) {
   };
   EXPECT_GT(buffers("exact"), buffers("fast"));
   expect_refusal(plan(8, 256, 128, {"--ranks", "2", "--tail", "exact"}), 4,
-                 {"I = 128 (64 wide)", "exact tp: 1;"});
+                 {"I = 128 do not", "exact tp: 1;"});
 }
 
 // As decode does: nothing is cut where nothing can be, unless that was asked for.
