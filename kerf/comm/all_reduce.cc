@@ -169,7 +169,7 @@ class NamedAllReduce final : public AllReduce {
 
 template <std::size_t... Index>
 const AllReduce* find(std::string_view name, std::index_sequence<Index...> /*unused*/) {
-  static constexpr std::array<NamedAllReduce, sizeof...(Index)> all = {NamedAllReduce(kNamed[Index])...};
+  static const std::array<NamedAllReduce, sizeof...(Index)> all = {NamedAllReduce(kNamed[Index])...};
   const auto at = std::find_if(all.begin(), all.end(), [&](const auto& a) { return a.name() == name; });
   return at == all.end() ? nullptr : &*at;
 }
