@@ -107,7 +107,7 @@ TEST(TunerCache, OtherFilesStay) {
       "[]",
       R"({"format": "kerf-tactics", "version": 1, "lists": []})",
       R"({"num_experts": 8, "hidden_size": 256})",
-      std::string("{\"format\0\": \"kerf-tuner-cache\"}", 33),
+      std::string("{\"format\0\": \"kerf-tuner-cache\"}", 31),
       R"({"format": "kerf-tuner-cache-of-old"})",
       R"({"other": 1, "format": "kerf-tuner-cache", "other": 2})",
       std::string(2'000'000, '['),
