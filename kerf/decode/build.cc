@@ -85,11 +85,6 @@ std::optional<tail::RouteNorm> read_norm(const checkpoint::MoeLayer& from,
                          config.post_norm->gain_before_norm, static_cast<float>(config.post_norm->eps)};
 }
 
-op::Arithmetic arithmetic_of(ExpertKind kind, op::Input input) {
-  if (kind == ExpertKind::bf16) return op::Arithmetic::bf16;
-  return input == op::Input::nvfp4 ? op::Arithmetic::w4a4 : op::Arithmetic::w4a16;
-}
-
 Whole whole_experts(const checkpoint::ModelConfig& config, ExpertKind kind, int ranks,
                     const BuildOptions& options) {
   return {arithmetic_of(kind, options.input), config.experts / ranks, config.hidden, config.intermediate,

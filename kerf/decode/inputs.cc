@@ -105,4 +105,13 @@ std::vector<std::uint16_t> unit_rows(std::uint64_t seed, std::int64_t tokens, st
   return x;
 }
 
+Inputs spread_inputs(std::uint64_t seed, std::int64_t tokens, const InputShape& shape) {
+  Inputs out;
+  out.tokens = tokens;
+  out.x = unit_rows(seed, tokens, shape.hidden);
+  out.ids = spread_routes(tokens, shape.top_k, shape.experts);
+  out.weights.assign(out.ids.size(), 1.0F / static_cast<float>(shape.top_k));
+  return out;
+}
+
 }  // namespace kerf::decode

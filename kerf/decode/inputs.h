@@ -55,4 +55,7 @@ std::vector<std::int32_t> spread_routes(std::int64_t tokens, std::int64_t top_k,
 // Rows [T, H] of unit RMS (bf16): bell-shaped, each row divided by its own root mean square.
 std::vector<std::uint16_t> unit_rows(std::uint64_t seed, std::int64_t tokens, std::int64_t hidden);
 
+// Both, each route at weight 1/K: what probes, warm-ups and tuners run. No logits.
+Inputs spread_inputs(std::uint64_t seed, std::int64_t tokens, const InputShape& shape);
+
 }  // namespace kerf::decode

@@ -6,6 +6,11 @@ namespace kerf::decode {
 
 std::string_view name(Mode mode) { return mode == Mode::ep ? "ep" : "tp"; }
 
+op::Arithmetic arithmetic_of(checkpoint::ExpertKind kind, op::Input input) {
+  if (kind == checkpoint::ExpertKind::bf16) return op::Arithmetic::bf16;
+  return input == op::Input::nvfp4 ? op::Arithmetic::w4a4 : op::Arithmetic::w4a16;
+}
+
 layout::Nvfp4View Layer::nvfp4() const {
   if (const auto* owned = std::get_if<layout::Nvfp4Experts>(&stock)) return owned->view();
   if (const auto* adopted = std::get_if<layout::Nvfp4View>(&stock)) return *adopted;

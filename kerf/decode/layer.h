@@ -21,6 +21,9 @@ namespace kerf::decode {
 enum class Mode : std::uint8_t { ep, tp };
 std::string_view name(Mode mode);
 
+// What experts of a kind compute in when they are given `input`.
+op::Arithmetic arithmetic_of(checkpoint::ExpertKind kind, op::Input input);
+
 struct Layer {
   std::int64_t index = 0;
   checkpoint::ExpertKind kind = checkpoint::ExpertKind::nvfp4;

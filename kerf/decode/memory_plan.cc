@@ -36,7 +36,7 @@ KindBytes times(std::int64_t layers, const KindBytes& b) {
 }
 
 op::Arithmetic nvfp4_arithmetic(const MemoryRequest& r) {
-  return r.input == op::Input::nvfp4 ? op::Arithmetic::w4a4 : op::Arithmetic::w4a16;
+  return arithmetic_of(checkpoint::ExpertKind::nvfp4, r.input);
 }
 
 // The whole experts of each kind of layer, as one rank holds them.

@@ -134,9 +134,9 @@ bool runs_always(const op::RoutedExperts& experts, op::Tactic tactic, std::int64
   return true;
 }
 
-op::Arithmetic Prepared::arithmetic() const {
-  if (kind == checkpoint::ExpertKind::bf16) return op::Arithmetic::bf16;
-  return input == op::Input::nvfp4 ? op::Arithmetic::w4a4 : op::Arithmetic::w4a16;
+std::vector<op::Tactic> of_rank_0(const std::vector<op::Tactic>& mine, std::string_view what,
+                                  const Rank& rank) {
+  return tactics::tactics_from(comm::gather_text(rank.group, tactics::text_of(mine), what).front());
 }
 
 const Prepared& Plan::prepared_for(const Layer& layer, Mode mode) const {

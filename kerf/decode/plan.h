@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kerf/decode/build.h"
@@ -79,7 +80,7 @@ struct Prepared {
   std::vector<op::Tactic> keys;    // (tile, config) with a body
   std::vector<TunedTactic> tuned;  // buckets ascending; empty: the op's default
 
-  [[nodiscard]] op::Arithmetic arithmetic() const;
+  [[nodiscard]] op::Arithmetic arithmetic() const { return arithmetic_of(kind, input); }
 };
 
 struct Plan {
@@ -127,6 +128,10 @@ Plan make_plan(std::span<const Layer> layers, const PlanOptions& options, const 
 // preferred is empty. Nothing is timed.
 TacticChoice pin(const Plan& plan, std::span<const Layer> layers, std::span<const op::Tactic> preferred,
                  const std::string& unknown, const Rank& rank);
+
+// Collective. Rank 0's list, on every rank.
+std::vector<op::Tactic> of_rank_0(const std::vector<op::Tactic>& mine, std::string_view what,
+                                  const Rank& rank);
 
 // Whether a tactic is valid for every number of tokens in [first, last].
 bool runs_always(const op::RoutedExperts& experts, op::Tactic tactic, std::int64_t first, std::int64_t last);

@@ -20,10 +20,8 @@ namespace {
 
 // The step of both ops.
 struct ProbeInput {
-  std::vector<std::uint16_t> x;             // [T, H]
+  Inputs spread;
   std::vector<std::uint8_t> codes, scales;  // [T, H/2], [T, H/16]
-  std::vector<std::int32_t> ids;            // [T, K]
-  std::vector<float> weights;               // [T, K]
   op::Tokens tokens;
 };
 
@@ -32,16 +30,15 @@ ProbeInput make_input(const Layer& layer, const ProbeOptions& options, int ranks
   const std::int64_t hidden = ep.shape().hidden;
   const std::int64_t tokens = probe_tokens(options, ep.top_k(), ranks);
   ProbeInput in;
-  in.x = unit_rows(options.seed, tokens, hidden);
-  in.ids = spread_routes(tokens, ep.top_k(), ep.num_experts());
-  in.weights.assign(in.ids.size(), 1.0F / static_cast<float>(ep.top_k()));
+  in.spread = spread_inputs(options.seed, tokens, {ep.num_experts(), hidden, ep.top_k()});
+  const std::vector<std::uint16_t>& x = in.spread.x;
   if (layer.input == op::Input::nvfp4) {
-    in.codes.resize(in.x.size() / 2);
-    in.scales.resize(in.x.size() / 16);
-    numeric::quantise_rows(in.x, hidden, layer.nvfp4().a1_gscale.as<float>()[0], in.codes, in.scales);
+    in.codes.resize(x.size() / 2);
+    in.scales.resize(x.size() / 16);
+    numeric::quantise_rows(x, hidden, layer.nvfp4().a1_gscale.as<float>()[0], in.codes, in.scales);
     in.tokens = {tokens, in.codes, in.scales, {}};
   } else {
-    in.tokens = {tokens, {}, {}, in.x};
+    in.tokens = {tokens, {}, {}, x};
   }
   return in;
 }
@@ -64,7 +61,8 @@ ProbeRun run(const op::RoutedExperts& experts, const ProbeInput& in, const Rank&
                                  {static_cast<std::int64_t>(experts.workspace_bytes(shape, tactic))});
   out.rows = tensor::Tensor(rank.memory, tensor::Dtype::bf16, {op::gemm2_rows(shape, hidden), hidden});
   const op::Buffers buffers{&out.metadata, out.workspace.bytes(), out.rows.as<std::uint16_t>()};
-  out.output = op::routed_experts(experts, in.tokens, {in.ids, in.weights}, tactic, rank.workers, buffers);
+  out.output = op::routed_experts(experts, in.tokens, {in.spread.ids, in.spread.weights}, tactic,
+                                  rank.workers, buffers);
   return out;
 }
 

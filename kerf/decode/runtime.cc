@@ -76,8 +76,7 @@ void choose_tactics(Plan& plan, std::span<const Layer> layers, const RuntimeOpti
         plan.prepared_for(*sliced, Mode::tp).arithmetic(), &unknown);
     if (list != nullptr) preferred = list->tactics;
   }
-  preferred = tactics::tactics_from(
-      comm::gather_text(rank.group, tactics::text_of(preferred), "the preferred tactics").front());
+  preferred = of_rank_0(preferred, "the preferred tactics", rank);
   plan.tactic = pin(plan, layers, preferred, unknown, rank);
 }
 
@@ -170,25 +169,21 @@ Runtime Runtime::assemble(const std::function<std::vector<Layer>()>& layers,
 }
 
 void Runtime::warm_up() const {
-  std::vector<std::uint16_t> x;
-  std::vector<std::int32_t> ids;
-  std::vector<float> weights;
-  std::vector<float> logits;
+  Inputs in;
   comm::agreed(rank_.group, "making the warm-up's inputs", [&] {
-    x = unit_rows(0, warm_tokens_, layers_.front().ep->shape().hidden);
-    ids = spread_routes(warm_tokens_, router_.top_k, router_.experts);
-    weights.assign(ids.size(), 1.0F / static_cast<float>(router_.top_k));
-    logits.assign(static_cast<std::size_t>(warm_tokens_ * router_.experts), 0.0F);
-    for (std::size_t r = 0; r < ids.size(); ++r) {
+    in = spread_inputs(0, warm_tokens_, {router_.experts, layers_.front().ep->shape().hidden, router_.top_k});
+    in.logits.assign(static_cast<std::size_t>(warm_tokens_ * router_.experts), 0.0F);
+    for (std::size_t r = 0; r < in.ids.size(); ++r) {
       const std::size_t token = r / static_cast<std::size_t>(router_.top_k);
-      logits[token * static_cast<std::size_t>(router_.experts) + static_cast<std::size_t>(ids[r])] = 1.0F;
+      in.logits[token * static_cast<std::size_t>(router_.experts) + static_cast<std::size_t>(in.ids[r])] =
+          1.0F;
     }
   });
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
-    StepInputs inputs{warm_tokens_, x, {}, {}, ids, weights, nullptr, {}, {}};
+    StepInputs inputs{warm_tokens_, in.x, {}, {}, in.ids, in.weights, nullptr, {}, {}};
     if (layer.kind == checkpoint::ExpertKind::bf16)
-      inputs = {warm_tokens_, x, {}, {}, {}, {}, &router_, logits, {}};
+      inputs = {warm_tokens_, in.x, {}, {}, {}, {}, &router_, in.logits, {}};
     for (const tail::Kind kind : {tail::Kind::fast, tail::Kind::exact}) {
       if (kind == tail::Kind::exact && plan_.tail.kind != kind) continue;
       (void)execute(i, Mode::ep, inputs, kind);

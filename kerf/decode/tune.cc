@@ -35,12 +35,6 @@ std::vector<Kind> stock_kinds(Plan& plan, std::span<const Layer> layers) {
   return out;
 }
 
-// Rank 0's list, on every rank.
-std::vector<op::Tactic> of_rank_0(const std::vector<op::Tactic>& mine, std::string_view what,
-                                  const Rank& rank) {
-  return tactics::tactics_from(comm::gather_text(rank.group, tactics::text_of(mine), what).front());
-}
-
 // Whether every rank can run the tactic for all numbers of tokens of the bucket.
 bool usable(const Kind& kind, op::Tactic tactic, std::int64_t bucket, const Rank& rank) {
   const std::vector<op::Tactic>& keys = kind.prepared->keys;
@@ -48,22 +42,6 @@ bool usable(const Kind& kind, op::Tactic tactic, std::int64_t bucket, const Rank
                     runs_always(*kind.layer->ep, tactic, tactics::first_in(bucket), bucket);
   return comm::all_min(rank.group, mine ? 1 : 0, "a candidate of the tuner") == 1;
 }
-
-// A step that spreads its routes over all experts.
-struct TuneInput {
-  std::vector<std::uint16_t> x;
-  std::vector<std::int32_t> ids;
-  std::vector<float> weights;
-  StepInputs step;
-
-  TuneInput(const Layer& layer, std::int64_t tokens) {
-    const op::RoutedExperts& experts = *layer.ep;
-    x = unit_rows(0, tokens, experts.shape().hidden);
-    ids = spread_routes(tokens, experts.top_k(), experts.num_experts());
-    weights.assign(ids.size(), 1.0F / static_cast<float>(experts.top_k()));
-    step = {tokens, x, {}, {}, ids, weights, nullptr, {}, {}};
-  }
-};
 
 // The winner among the candidates, timed on all ranks; nothing where there is no candidate.
 std::optional<op::Tactic> fastest(const Plan& plan, const Kind& kind, std::int64_t bucket, double budget,
@@ -75,11 +53,14 @@ std::optional<op::Tactic> fastest(const Plan& plan, const Kind& kind, std::int64
   std::vector<double> seconds;
   const std::vector<TunedTactic> before = kind.prepared->tuned;
   comm::agreed(rank.group, fmt::format("timing tactics at {} tokens", bucket), [&] {
-    const TuneInput input(*kind.layer, bucket);
+    const op::RoutedExperts& experts = *kind.layer->ep;
+    const Inputs in =
+        spread_inputs(0, bucket, {experts.num_experts(), experts.shape().hidden, experts.top_k()});
+    const StepInputs step{bucket, in.x, {}, {}, in.ids, in.weights, nullptr, {}, {}};
     kind.prepared->tuned = {{bucket, {}}};
     seconds = tactics::time_candidates(candidates.size(), budget, [&](std::size_t i) {
       kind.prepared->tuned.front().tactic = candidates[i];
-      (void)run_experts(*kind.layer, Mode::ep, input.step, plan, rank.workers);
+      (void)run_experts(*kind.layer, Mode::ep, step, plan, rank.workers);
     });
   });
   kind.prepared->tuned = before;
