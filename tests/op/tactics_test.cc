@@ -32,10 +32,10 @@ TEST(CpuTactics, TheTableIsTilesTimesConfigs) {
   EXPECT_GE(all_tiles.size(), 3U);
   EXPECT_GE(configs.size(), 2U);
   // Configs differ in how many rows share a pass; the default is the first.
-  EXPECT_EQ(cpu::pass_rows({8, 0}), 4);
-  EXPECT_EQ(cpu::pass_rows({8, 1}), 2);
-  EXPECT_EQ(cpu::pass_rows({8, 2}), 1);
-  EXPECT_EQ(cpu::pass_rows({8, -1}), 4);
+  EXPECT_EQ(cpu::pass_rows({8, 0}), 8);
+  EXPECT_EQ(cpu::pass_rows({8, 1}), 4);
+  EXPECT_EQ(cpu::pass_rows({8, 2}), 2);
+  EXPECT_EQ(cpu::pass_rows({8, -1}), 8);
   for (const Tactic unknown : {Tactic{24, 0}, Tactic{128, 0}, Tactic{8, 3}}) {
     ASSERT_TRUE(cpu::no_body(unknown));
     EXPECT_NE(cpu::no_body(unknown)->text.find(std::to_string(unknown.tile)), std::string::npos);

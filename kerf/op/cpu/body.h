@@ -1,7 +1,8 @@
-// What the three bodies share: how a step is cut into tasks, and how the workspace is laid out.
+// What the bodies share: how a step is cut into tasks, and how the workspace is laid out.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -51,6 +52,7 @@ template <typename Space>
 std::size_t space_bytes(const routing::MetadataShape& shape, const layout::ExpertsShape& experts) {
   Carver counter;
   counter.take<Group>(shape.max_tiles());
+  counter.take<std::int32_t>(shape.max_tiles());
   counter.take<Entry>(shape.routes());
   Space().carve(counter, shape, experts);
   return counter.bytes();
@@ -63,6 +65,7 @@ struct Step {
   int pass = 1;  // token rows a pass
   std::span<const Group> groups;
   std::span<const Entry> entries;
+  std::span<std::int32_t> done;  // a counter for each group
   Space space;
 
   Step(const RoutedExperts& bound, const Tokens& tokens, const routing::MetadataShape& shape,
@@ -71,6 +74,7 @@ struct Step {
     internal::check_body(bound, tokens, shape, metadata, rows);
     Carver carver(workspace);
     const auto all_groups = carver.take<Group>(shape.max_tiles());
+    done = carver.take<std::int32_t>(shape.max_tiles());
     const auto all_entries = carver.take<Entry>(shape.routes());
     space.carve(carver, shape, bound.shape());
     groups = all_groups.first(gather(shape, metadata, all_groups, all_entries));
@@ -86,13 +90,16 @@ void for_each_pass(const Group& group, int rows, Visit visit) {
     visit(group.first + done, std::min(rows, group.count - done));
 }
 
-// Runs task(group, tile) for every group and every one of `tiles_each` 128-row tiles.
-template <typename Task>
-void for_each_tile(const Workers& workers, std::span<const Group> groups, std::int64_t tiles_each,
-                   Task task) {
-  workers.for_each(groups.size() * static_cast<std::size_t>(tiles_each), [&](std::size_t i, int) {
-    task(groups[i / static_cast<std::size_t>(tiles_each)],
-         static_cast<std::int64_t>(i % static_cast<std::size_t>(tiles_each)));
+// Dots of the rows of one group, pass by pass, with one weight tile: dots_of(rows, count, last, dots) for
+// every pass, last being whether it is the final one; then finish(entry, its 128 dots) for every row of it.
+template <typename X, typename RowOf, typename DotsOf, typename Finish>
+void for_each_row_of(const Group& group, int rows, RowOf row_of, DotsOf dots_of, Finish finish) {
+  for_each_pass(group, rows, [&](std::int32_t first, int count) {
+    std::array<const X*, most_rows_a_pass> in{};
+    for (int t = 0; t < count; ++t) in[static_cast<std::size_t>(t)] = row_of(first + t);
+    alignas(64) std::array<float, std::size_t{most_rows_a_pass} * tile_rows> dots;
+    dots_of(in.data(), count, first + count == group.first + group.count, dots.data());
+    for (int t = 0; t < count; ++t) finish(first + t, dots.data() + t * tile_rows);
   });
 }
 

@@ -14,7 +14,7 @@ namespace kerf::op::cpu {
 namespace {
 
 // Counts up whenever a change to kernels, bodies or tactics could change what is fastest.
-constexpr int kernels_version = 1;
+constexpr int kernels_version = 2;
 
 class CpuBackend final : public Backend {
  public:
@@ -39,7 +39,8 @@ class CpuBackend final : public Backend {
   }
   [[nodiscard]] std::size_t workspace_bytes(Arithmetic arithmetic, const layout::ExpertsShape& shape,
                                             const routing::MetadataShape& step) const override {
-    return arithmetic == Arithmetic::w4a4 ? quantised_workspace(shape, step) : float_workspace(shape, step);
+    if (arithmetic == Arithmetic::bf16) return bf16_workspace(shape, step);
+    return nvfp4_workspace(arithmetic == Arithmetic::w4a4 ? Input::nvfp4 : Input::bf16, shape, step);
   }
   [[nodiscard]] Verdict supports(const Nvfp4Args& args) const override { return internal::unsupported(args); }
   [[nodiscard]] Verdict supports(const Bf16Args& args) const override {
@@ -48,7 +49,7 @@ class CpuBackend final : public Backend {
   }
   [[nodiscard]] std::unique_ptr<RoutedExperts> bind(const Nvfp4Args& args) const override {
     require(supports(args));
-    return args.input == Input::nvfp4 ? bind_nvfp4(args, kernels_) : bind_w4a16(args, kernels_);
+    return bind_nvfp4(args, kernels_);
   }
   [[nodiscard]] std::unique_ptr<RoutedExperts> bind(const Bf16Args& args) const override {
     require(supports(args));

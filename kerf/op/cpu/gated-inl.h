@@ -1,4 +1,4 @@
-// The activation and requantisation between the GEMMs, eight lanes at a time, with the bits of
+// The activation and requantisation between the GEMMs, up to eight lanes at a time, with the bits of
 // op/internal/gated.h and numeric/nvfp4.h. Included by kernels.cc, once per target: on purpose without a
 // guard.
 //
@@ -10,8 +10,8 @@ namespace kerf::op::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-using F = hn::FixedTag<float, 8>;
-using I = hn::FixedTag<std::int32_t, 8>;
+using F = hn::CappedTag<float, 8>;
+using I = hn::CappedTag<std::int32_t, 8>;
 using V = hn::Vec<F>;
 
 // numeric::exp_f32, lane by lane: the same operations in the same order.
@@ -71,47 +71,66 @@ HWY_INLINE V Doubled(V y) {
   return hn::IfThenElse(hn::IsNaN(y), hn::Set(f, 12.0F), hn::CopySign(d, y));
 }
 
-struct EvenOdd {
-  V even;
-  V odd;
+// One block of the intermediate, its even and its odd values.
+struct Block {
+  alignas(32) float even[8];
+  alignas(32) float odd[8];
 };
 
-HWY_INLINE EvenOdd GatedBlock(const float* dots, const internal::ExpertScalars& s) {
+// dots: up even | gate even | up odd | gate odd.
+HWY_INLINE void GatedBlock(const float* dots, const internal::ExpertScalars& s, Block& out) {
   const F f;
-  return {Gated(hn::LoadU(f, dots), hn::LoadU(f, dots + 8), s),
-          Gated(hn::LoadU(f, dots + 16), hn::LoadU(f, dots + 24), s)};
+  for (std::size_t j = 0; j < 8; j += hn::Lanes(f)) {
+    hn::Store(Gated(hn::LoadU(f, dots + j), hn::LoadU(f, dots + 8 + j), s), f, out.even + j);
+    hn::Store(Gated(hn::LoadU(f, dots + 16 + j), hn::LoadU(f, dots + 24 + j), s), f, out.odd + j);
+  }
+}
+
+// The largest magnitude; NaN where there is one.
+HWY_INLINE float Largest(const Block& h) {
+  const F f;
+  V most = hn::Zero(f);
+  auto nan = hn::IsNaN(most);
+  for (std::size_t j = 0; j < 8; j += hn::Lanes(f)) {
+    const V even = hn::Load(f, h.even + j);
+    const V odd = hn::Load(f, h.odd + j);
+    most = hn::Max(most, hn::Max(hn::Abs(even), hn::Abs(odd)));
+    nan = hn::Or(nan, hn::Or(hn::IsNaN(even), hn::IsNaN(odd)));
+  }
+  return hn::AllFalse(f, nan) ? hn::GetLane(hn::MaxOfLanes(f, most))
+                              : std::numeric_limits<float>::quiet_NaN();
+}
+
+HWY_INLINE void DoubledCodes(const float* h, float t, std::int8_t* out) {
+  const F f;
+  const I i;
+  const hn::Rebind<std::int8_t, F> bytes;
+  for (std::size_t j = 0; j < 8; j += hn::Lanes(f))
+    hn::StoreU(hn::DemoteTo(bytes, hn::ConvertTo(i, Doubled(hn::Mul(hn::Load(f, h + j), hn::Set(f, t))))),
+               bytes, out + j);
 }
 
 void Requantise(const float* dots, const internal::ExpertScalars& s, int half, Chunk& out) {
-  const F f;
-  const I i;
-  const hn::FixedTag<std::int8_t, 8> bytes;
   for (int g = 0; g < 4; ++g) {
-    const EvenOdd h = GatedBlock(dots + 32 * g, s);
-    float largest = hn::GetLane(hn::MaxOfLanes(f, hn::Max(hn::Abs(h.even), hn::Abs(h.odd))));
-    if (!hn::AllFalse(f, hn::Or(hn::IsNaN(h.even), hn::IsNaN(h.odd))))
-      largest = std::numeric_limits<float>::quiet_NaN();
-    const std::uint8_t code = numeric::f32_to_e4m3(largest * (1.0F / 6.0F));
-    const float scale = numeric::e4m3_to_f32(code);
-    const V t = hn::Set(f, scale != 0.0F ? 1.0F / scale : 0.0F);
-    const auto even = hn::ConvertTo(i, Doubled(hn::Mul(h.even, t)));
-    const auto odd = hn::ConvertTo(i, Doubled(hn::Mul(h.odd, t)));
-    const auto b = static_cast<std::size_t>(4 * half + g);
-    hn::StoreU(hn::DemoteTo(bytes, even), bytes, out.even.data() + 8 * b);
-    hn::StoreU(hn::DemoteTo(bytes, odd), bytes, out.odd.data() + 8 * b);
-    out.bias[kOrder[b]] = -12 * hn::GetLane(hn::SumOfLanes(i, hn::Add(even, odd)));
-    out.scale[kOrder[b]] = scale * chunk_scale;
+    Block h;
+    GatedBlock(dots + 32 * g, s, h);
+    const float scale = numeric::e4m3_to_f32(numeric::f32_to_e4m3(Largest(h) * (1.0F / 6.0F)));
+    const float t = scale != 0.0F ? 1.0F / scale : 0.0F;
+    std::int8_t even[8];
+    std::int8_t odd[8];
+    DoubledCodes(h.even, t, even);
+    DoubledCodes(h.odd, t, odd);
+    put_block(even, odd, scale, kOrder[static_cast<std::size_t>(4 * half + g)], out);
   }
 }
 
 void Activate(const float* dots, const internal::ExpertScalars& s, float* h) {
-  const F f;
   for (int g = 0; g < 4; ++g) {
-    const EvenOdd v = GatedBlock(dots + 32 * g, s);
-    hn::StoreU(v.even, f, h + 16 * g);
-    hn::StoreU(v.odd, f, h + 16 * g + 8);
+    Block block;
+    GatedBlock(dots + 32 * g, s, block);
+    for (int j = 0; j < 8; ++j) h[16 * g + j] = numeric::round_to_bf16(block.even[j]);
+    for (int j = 0; j < 8; ++j) h[16 * g + 8 + j] = numeric::round_to_bf16(block.odd[j]);
   }
-  for (int j = 0; j < 64; ++j) h[j] = numeric::round_to_bf16(h[j]);
 }
 
 }  // namespace kerf::op::cpu::HWY_NAMESPACE

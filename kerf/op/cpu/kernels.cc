@@ -1,4 +1,5 @@
 // Compiles the vector kernels once per instruction set and lists the tables that this CPU can run.
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -24,18 +25,37 @@
 #endif
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-#include "kerf/op/cpu/byte_dot-inl.h"
-// After it: they use its order of lanes.
-#include "kerf/op/cpu/gated-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kerf::op::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Twice each e2m1 value plus 12: never negative, so that it can be the unsigned side of a byte multiply-add.
+alignas(16) inline constexpr std::uint8_t kOffsetDoubled[16] = {12, 13, 14, 15, 16, 18, 20, 24,
+                                                                12, 11, 10, 9,  8,  6,  4,  0};
+
+}  // namespace kerf::op::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
 // clang-format off
-#include "kerf/op/cpu/float_dot-inl.h"
+#if HWY_TARGET == HWY_AVX3
+#include "kerf/op/cpu/avx512-inl.h"
+#else
+#include "kerf/op/cpu/avx2-inl.h"
+#endif
+// After the pieces: they use them.
+#include "kerf/op/cpu/nvfp4_dot-inl.h"
+#include "kerf/op/cpu/bf16_dot-inl.h"
+#include "kerf/op/cpu/gated-inl.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace kerf::op::cpu::HWY_NAMESPACE {
 
 const Kernels& Table() {
-  static constexpr Kernels table = {kIsa, kOrder, DotsNvfp4, DotsW4a16, DotsBf16, Requantise, Activate};
+  static constexpr Kernels table = {kIsa,       kOrder,  DotsByCount<Chunk>, DotsByCount<WideChunk>, DotsBf16,
+                                    Requantise, Activate};
   return table;
 }
 

@@ -15,7 +15,7 @@
 
 namespace kerf::op::cpu {
 
-inline constexpr std::array<int, 3> rows_a_pass = {4, 2, 1};  // by config; the first is the default's
+inline constexpr std::array<int, 3> rows_a_pass = {8, 4, 2};  // by config; the first is the default's
 static_assert(std::ranges::all_of(rows_a_pass, [](int rows) { return rows <= most_rows_a_pass; }));
 
 // All of them, best guess first.
