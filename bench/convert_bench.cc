@@ -23,11 +23,13 @@
 
 #include "kerf/layout/convert.h"
 #include "kerf/layout/experts.h"
+#include "kerf/numeric/median.h"
 #include "kerf/tensor/storage.h"
 
 namespace {
 
 using namespace kerf;
+using numeric::median;
 
 constexpr std::int64_t kHidden = 4096;  // the sizes of a Muse-Spark layer
 constexpr std::int64_t kIntermediate = 4096;
@@ -160,11 +162,6 @@ double seconds(const F& f) {
   const double begin = now();
   f();
   return now() - begin;
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
-  return values[values.size() / 2];
 }
 
 template <typename Experts>

@@ -1,12 +1,12 @@
 // What the benches share: options of the form --name N, a clock, the median.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
-#include <vector>
+
+#include "kerf/numeric/median.h"
 
 namespace kerf::bench {
 
@@ -23,9 +23,6 @@ inline std::int64_t option(int argc, char** argv, const std::string& name, std::
   return fallback;
 }
 
-inline double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
+using numeric::median;
 
 }  // namespace kerf::bench

@@ -15,6 +15,7 @@ namespace kerf::cli {
 CLI::App* add_command(CLI::App& app, Context& context, const std::string& name,
                       const std::string& description, bool reports = true);
 
+void add_bench(CLI::App& app, Context& context);
 void add_check(CLI::App& app, Context& context);
 void add_decode(CLI::App& app, Context& context);
 void add_env(CLI::App& app, Context& context);

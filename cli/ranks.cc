@@ -12,7 +12,6 @@ namespace kerf::cli {
 
 namespace {
 
-constexpr int most_ranks = 4096;
 constexpr int most_timeout = 86'400;  // seconds
 
 // Parts that this program could have and does not.

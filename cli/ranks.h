@@ -11,6 +11,9 @@
 
 namespace kerf::cli {
 
+// The most ranks that a command starts.
+inline constexpr int most_ranks = 4096;
+
 struct RankOptions {
   int ranks = 1;
   std::string group = "local";

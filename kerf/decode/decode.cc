@@ -9,6 +9,7 @@
 #include "kerf/decode/inputs.h"
 #include "kerf/decode/sha256.h"
 #include "kerf/decode/traffic.h"
+#include "kerf/numeric/median.h"
 
 namespace kerf::decode {
 
@@ -42,13 +43,6 @@ StepInputs step_of(const Inputs& inputs, const routing::Router& router) {
   if (inputs.logits.empty())
     return {inputs.tokens, inputs.x, {}, {}, inputs.ids, inputs.weights, nullptr, {}, {}};
   return {inputs.tokens, inputs.x, {}, {}, {}, {}, &router, inputs.logits, {}};
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
 }
 
 // One run of a step on this rank.
@@ -87,8 +81,8 @@ Measured measure(const Runtime& runtime, std::size_t position, Mode mode, Functi
     else
       same = same && std::equal(ran.rows.begin(), ran.rows.end(), out.rows.begin(), out.rows.end());
   }
-  out.us = median(std::move(times));
-  if (!experts.empty()) out.experts_us = median(std::move(experts));
+  out.us = numeric::median(std::move(times));
+  if (!experts.empty()) out.experts_us = numeric::median(std::move(experts));
   comm::agreed(rank.group, "comparing repetitions", [&] {
     if (!same)
       fail(ErrorKind::bug, "layer {}: two runs of the same {} step differ", runtime.layers()[position].index,

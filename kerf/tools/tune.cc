@@ -12,6 +12,7 @@
 #include "kerf/decode/plan.h"
 #include "kerf/numeric/nvfp4.h"
 #include "kerf/tactics/choose.h"
+#include "kerf/tools/made_experts.h"
 
 namespace kerf::tools {
 
@@ -28,31 +29,20 @@ void check(const TuneRequest& r) {
   require(op::backend(r.backend).supports(r.arithmetic, r.shape));
 }
 
-// One byte everywhere: small numbers in any dtype, and block scales of 1/4.
-template <typename... Tensors>
-void fill(const Tensors&... tensors) {
-  (std::ranges::fill(tensors.bytes(), std::byte{0x28}), ...);
-}
-
 struct Experts {
   std::optional<layout::Nvfp4Experts> nvfp4;
   std::optional<layout::Bf16Experts> bf16;
   std::unique_ptr<op::RoutedExperts> bound;
 
-  Experts(const TuneRequest& r, tensor::Memory& memory) {
+  Experts(const TuneRequest& r, tensor::Memory& memory, const Workers& workers) {
     const op::Backend& backend = op::backend(r.backend);
     if (r.arithmetic == op::Arithmetic::bf16) {
-      bf16.emplace(memory, r.shape, 0);
-      fill(bf16->w13, bf16->w2);
+      bf16.emplace(made_bf16(memory, r.shape, 0, 1, workers));
       bound = backend.bind(op::Bf16Args{bf16->view(), r.num_experts, r.top_k, {}});
       return;
     }
-    nvfp4.emplace(memory, r.shape, 0);
-    fill(nvfp4->w13, nvfp4->w13_sf, nvfp4->w2, nvfp4->w2_sf);
-    for (const tensor::Tensor* t :
-         {&nvfp4->g1_alphas, &nvfp4->g1_scale_c, &nvfp4->g2_alphas, &nvfp4->a1_gscale, &nvfp4->a2_gscale})
-      std::ranges::fill(t->as<float>(), 1.0F);
     const auto input = r.arithmetic == op::Arithmetic::w4a4 ? op::Input::nvfp4 : op::Input::bf16;
+    nvfp4.emplace(made_nvfp4(memory, r.shape, 0, input, 1, workers));
     bound = backend.bind(op::Nvfp4Args{nvfp4->view(), r.num_experts, r.top_k, input, {}});
   }
 };
@@ -65,14 +55,15 @@ struct Step {
   tensor::Tensor workspace, rows;
   routing::MetadataBuffer metadata;
 
-  Step(const TuneRequest& r, const op::RoutedExperts& experts, std::int64_t count,
-       const std::vector<op::Tactic>& tactics, tensor::Memory& memory) {
+  Step(const TuneRequest& r, const Experts& made, std::int64_t count, const std::vector<op::Tactic>& tactics,
+       tensor::Memory& memory) {
+    const op::RoutedExperts& experts = *made.bound;
     const std::int64_t hidden = r.shape.hidden;
     in = decode::make_inputs(1, 0, count, checkpoint::ExpertKind::nvfp4, {r.num_experts, hidden, r.top_k});
     if (experts.input() == op::Input::nvfp4) {
       codes.resize(in.x.size() / 2);
       scales.resize(in.x.size() / 16);
-      numeric::quantise_rows(in.x, hidden, 1.0F, codes, scales);
+      numeric::quantise_rows(in.x, hidden, made.nvfp4->a1_gscale.as<float>()[0], codes, scales);
       tokens = {count, codes, scales, {}};
     } else {
       tokens = {count, {}, {}, in.x};
@@ -126,7 +117,7 @@ tactics::PreferredList ranked(const TuneRequest& r, const std::vector<TacticTime
 TuneResult tune(const TuneRequest& r, tensor::Memory& memory, const Workers& workers) {
   check(r);
   const FpGuard guard;
-  const Experts experts(r, memory);
+  const Experts experts(r, memory, workers);
   TuneResult result;
   const double budget = r.seconds / static_cast<double>(r.tokens.size());
   std::int64_t done = 0;
@@ -134,7 +125,7 @@ TuneResult tune(const TuneRequest& r, tensor::Memory& memory, const Workers& wor
     std::vector<op::Tactic> candidates = experts.bound->tactics(tokens);
     std::erase_if(candidates, [&](op::Tactic t) { return experts.bound->prepare(t).has_value(); });
     if (!candidates.empty()) {
-      const Step step(r, *experts.bound, tokens, candidates, memory);
+      const Step step(r, experts, tokens, candidates, memory);
       const op::Buffers buffers{&step.metadata, step.workspace.bytes(), step.rows.as<std::uint16_t>()};
       const std::vector<double> seconds =
           tactics::time_candidates(candidates.size(), budget, [&](std::size_t i) {

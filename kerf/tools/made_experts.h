@@ -1,0 +1,24 @@
+// Seeded experts, directly in the converted layout and fast: what is measured where no checkpoint is given.
+// An expert's bytes follow from the seed, its global id and its shape alone, wherever it is held. Codes are
+// any, block scales regular (0.5 to 1.875), and the scalars keep rows that are given unit rows near unit
+// size.
+#pragma once
+
+#include <cstdint>
+
+#include "kerf/base/threads.h"
+#include "kerf/layout/experts.h"
+#include "kerf/op/op.h"
+#include "kerf/tensor/storage.h"
+
+namespace kerf::tools {
+
+// `input`: what the experts will be given, which decides what their scalars mean (layout/experts.h). The
+// shape must be convertible; Error{memory}.
+layout::Nvfp4Experts made_nvfp4(tensor::Memory& memory, const layout::ExpertsShape& shape,
+                                std::int64_t first_expert, op::Input input, std::uint64_t seed,
+                                const Workers& workers);
+layout::Bf16Experts made_bf16(tensor::Memory& memory, const layout::ExpertsShape& shape,
+                              std::int64_t first_expert, std::uint64_t seed, const Workers& workers);
+
+}  // namespace kerf::tools
