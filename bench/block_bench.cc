@@ -13,6 +13,7 @@
 #include "kerf/block/project.h"
 #include "kerf/numeric/bf16.h"
 #include "kerf/tensor/storage.h"
+#include "kerf/tools/plain_read.h"
 #include "tests/support/experts.h"
 
 namespace {
@@ -22,22 +23,6 @@ using bench::Clock;
 using bench::median;
 using bench::option;
 using bench::seconds;
-
-// Reads all of the weight once, on all threads: the floor of a step.
-double read_once(std::span<const std::uint64_t> words, const Workers& workers) {
-  constexpr std::size_t piece = std::size_t{1} << 15;
-  std::vector<std::uint64_t> sums((words.size() + piece - 1) / piece);
-  const auto start = Clock::now();
-  workers.for_each(sums.size(), [&](std::size_t i, int) {
-    std::uint64_t sum = 0;
-    for (const std::uint64_t w : words.subspan(i * piece, std::min(piece, words.size() - i * piece)))
-      sum ^= w;
-    sums[i] = sum;
-  });
-  const double t = seconds(start);
-  // Looking at the sums keeps the reads; the time is already taken.
-  return std::count(sums.begin(), sums.end(), 0x123456789ULL) < 0 ? 0.0 : t;
-}
 
 }  // namespace
 
@@ -50,6 +35,8 @@ int main(int argc, char** argv) {
   const tensor::Tensor weight(memory, tensor::Dtype::bf16, {rows, columns});
   test::Random random(1);
   for (std::uint16_t& v : weight.as<std::uint16_t>()) v = numeric::f32_to_bf16(random.normal());
+  const std::span<const std::byte> all = weight.bytes();
+  const tools::PlainRead read(std::span(&all, 1));
   const block::Matrix matrix{rows, columns, weight.as<const std::uint16_t>()};
   std::printf("[%ld, %ld] bf16, %d threads, %s\n", static_cast<long>(rows), static_cast<long>(columns),
               workers.size(), block::internal::best_kernels().isa);
@@ -62,7 +49,9 @@ int main(int argc, char** argv) {
       const auto start = Clock::now();
       block::project(matrix, tokens, x, workers, std::span(out));
       steps.push_back(seconds(start));
-      reads.push_back(read_once(weight.as<const std::uint64_t>(), workers));
+      const auto read_start = Clock::now();
+      (void)read.run(workers);  // all of the weight once: the floor of a step
+      reads.push_back(seconds(read_start));
       fractions.push_back(reads.back() / steps.back());
     }
     std::printf("T %2ld  projection %8.3f ms  read %8.3f ms (%5.1f GB/s)  fraction %.2f\n",

@@ -12,6 +12,8 @@
 
 #include "bench/measure.h"
 #include "kerf/op/op.h"
+#include "kerf/tools/made_experts.h"
+#include "kerf/tools/plain_read.h"
 #include "tests/support/experts.h"
 
 namespace {
@@ -23,32 +25,11 @@ using bench::option;
 using bench::seconds;
 
 // Reads the chosen experts' four tensors once, on all threads: the floor of a step.
-double read_once(const layout::Nvfp4Experts& e, const std::set<std::int64_t>& chosen,
-                 const Workers& workers) {
-  struct Piece {
-    const std::uint64_t* at;
-    std::size_t words;
-  };
-  std::vector<Piece> pieces;
+tools::PlainRead read_of(const layout::Nvfp4Experts& e, const std::set<std::int64_t>& chosen) {
+  std::vector<std::span<const std::byte>> runs;
   for (const std::int64_t id : chosen)
-    for (const tensor::Tensor* t : {&e.w13, &e.w13_sf, &e.w2, &e.w2_sf}) {
-      const std::size_t bytes = t->bytes().size() / static_cast<std::size_t>(e.shape.experts);
-      const auto* at =
-          reinterpret_cast<const std::uint64_t*>(t->bytes().data() + static_cast<std::size_t>(id) * bytes);
-      constexpr std::size_t words = std::size_t{1} << 15;
-      for (std::size_t done = 0; done < bytes / 8; done += words)
-        pieces.push_back({at + done, std::min(words, bytes / 8 - done)});
-    }
-  std::vector<std::uint64_t> sums(pieces.size());
-  const auto start = Clock::now();
-  workers.for_each(pieces.size(), [&](std::size_t i, int) {
-    std::uint64_t sum = 0;
-    for (std::size_t w = 0; w < pieces[i].words; ++w) sum ^= pieces[i].at[w];
-    sums[i] = sum;
-  });
-  const double t = seconds(start);
-  // Looking at the sums keeps the reads; the time is already taken.
-  return std::count(sums.begin(), sums.end(), 0x123456789ULL) < 0 ? 0.0 : t;
+    for (const std::span<const std::byte> run : tools::expert_runs(e.view(), id)) runs.push_back(run);
+  return tools::PlainRead(runs);
 }
 
 struct Setup {
@@ -58,7 +39,6 @@ struct Setup {
   const layout::Nvfp4Experts& weights;
   tensor::Memory& memory;
   const Workers& workers;
-  double expert_bytes = 0;
 };
 
 struct Times {
@@ -74,6 +54,7 @@ Times measure(const Setup& s, op::Input input, std::int64_t tokens, const std::s
   const auto step =
       test::random_step(tokens, s.top_k, s.shape.experts, s.shape.hidden, static_cast<std::uint64_t>(tokens));
   const std::set<std::int64_t> chosen(step.ids.begin(), step.ids.end());
+  const tools::PlainRead read = read_of(s.weights, chosen);
   const auto bound = op::backend(name).bind(args);
   const auto shape = bound->metadata_shape(tokens, 8);
   const routing::MetadataBuffer metadata(s.memory, routing::metadata_words(shape));
@@ -86,10 +67,12 @@ Times measure(const Setup& s, op::Input input, std::int64_t tokens, const std::s
     (void)op::routed_experts(*bound, step.input(), step.routes(), {}, s.workers,
                              {&metadata, workspace, rows});
     steps.push_back(seconds(start));
-    reads.push_back(read_once(s.weights, chosen, s.workers));
+    const auto read_start = Clock::now();
+    (void)read.run(s.workers);
+    reads.push_back(seconds(read_start));
     fractions.push_back(reads.back() / steps.back());
   }
-  const double bytes = static_cast<double>(chosen.size()) * s.expert_bytes;
+  const auto bytes = static_cast<double>(read.bytes());
   const Times out{median(steps), median(reads), median(fractions)};
   std::printf("%-5s T %2ld %-12s step %9.3f ms  read %8.3f ms (%5.1f GB/s)  fraction %.2f\n",
               input == op::Input::nvfp4 ? "W4A4" : "W4A16", static_cast<long>(tokens), name.c_str(),
@@ -112,18 +95,14 @@ int main(int argc, char** argv) {
   const layout::ExpertsShape shape{option(argc, argv, "experts", 64), option(argc, argv, "hidden", 4096),
                                    option(argc, argv, "intermediate", 1024)};
   tensor::HostMemory memory;
-  const auto weights = test::random_nvfp4(memory, shape, 0, 1);
   const Workers workers(available_cores());
-  const Setup s{shape,
-                option(argc, argv, "top_k", 8),
-                option(argc, argv, "pairs", 9),
-                weights,
-                memory,
-                workers,
-                static_cast<double>(weights.bytes()) / static_cast<double>(shape.experts)};
+  const auto weights = tools::made_nvfp4(memory, shape, 0, op::Input::nvfp4, 1, workers);
+  const Setup s{shape,  option(argc, argv, "top_k", 8), option(argc, argv, "pairs", 9), weights, memory,
+                workers};
   std::printf("E %ld H %ld I %ld K %ld, %d threads, %.1f MiB an expert\n", static_cast<long>(shape.experts),
               static_cast<long>(shape.hidden), static_cast<long>(shape.intermediate),
-              static_cast<long>(s.top_k), workers.size(), s.expert_bytes / 1048576);
+              static_cast<long>(s.top_k), workers.size(),
+              static_cast<double>(weights.bytes()) / static_cast<double>(shape.experts) / 1048576);
   if (std::string(argv[argc - 1]) == "--check") return check(s);
   for (const op::Input input : {op::Input::nvfp4, op::Input::bf16})
     for (const std::int64_t tokens : {1, 4, 8, 16, 32})

@@ -20,8 +20,8 @@
 namespace kerf::test {
 namespace {
 
-const std::vector<std::string> commands = {"inspect", "verify", "plan",  "decode",
-                                           "run",     "tune",   "synth", "env"};
+const std::vector<std::string> commands = {"inspect", "verify", "plan",  "decode", "run",
+                                           "bench",   "tune",   "synth", "env"};
 
 // Stops a program that has the file mapped, cuts the file and lets the program go on; false where there is
 // none.
