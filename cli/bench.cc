@@ -64,18 +64,6 @@ const char* activation(const tools::BenchRequest& r) {
   return r.arithmetic == op::Arithmetic::w4a4 ? "nvfp4" : "bf16";
 }
 
-std::string_view arithmetic_text(op::Arithmetic arithmetic) {
-  switch (arithmetic) {
-    case op::Arithmetic::w4a4:
-      return "W4A4";
-    case op::Arithmetic::w4a16:
-      return "W4A16";
-    case op::Arithmetic::bf16:
-      break;
-  }
-  return "BF16";
-}
-
 Json json_of(const tools::BenchRequest& r, const tools::BenchReport& report, const Options& o) {
   Json steps = Json::array();
   for (const tools::BenchStep& s : report.steps)
@@ -127,7 +115,7 @@ std::string headline(const tools::BenchRequest& r, const tools::BenchReport& rep
 void print(const tools::BenchRequest& r, const tools::BenchReport& report, const Options& o, Output& out) {
   out.line("fraction of a plain read of the same bytes: {} ({} of {} x {}, top {}, {}; {})",
            headline(r, report), counted(r.shape.experts, "expert"), r.shape.hidden, r.shape.intermediate,
-           r.top_k, arithmetic_text(r.arithmetic),
+           r.top_k, op::name(r.arithmetic),
            r.batches.size() == 1 ? fmt::format("batch {}", r.batches.front())
                                  : fmt::format("{} batches", r.batches.size()));
   out.line("");
@@ -150,6 +138,16 @@ void print(const tools::BenchRequest& r, const tools::BenchReport& report, const
   out.line("plot written to {}", o.plot);
 }
 
+// Nothing keeps a small layer out of a large cache.
+void tell_of_cache(const tools::BenchRequest& r, const tools::BenchReport& report, const Context& context) {
+  const auto smallest = std::ranges::min_element(report.steps, {}, &tools::BenchStep::intermediate);
+  const std::int64_t layer = smallest->bytes / smallest->experts_distinct * r.shape.experts;
+  if (layer < 2 * largest_cache())
+    context.log.info(fmt::format(
+        "the layer of width {} has {}, the largest cache {}: steps and reads may find weights there",
+        smallest->intermediate, bytes_text(layer), bytes_text(largest_cache())));
+}
+
 void run(const Options& o, Context& context) {
   check_rank_options(o.ranks);
   tools::BenchRequest request = request_of(o, context);
@@ -167,6 +165,7 @@ void run(const Options& o, Context& context) {
     });
   }
   if (!report) throw Error(ErrorKind::bug, "the ranks ended without a report");
+  tell_of_cache(request, *report, context);
   if (!o.plot.empty()) tools::write_svg(o.plot, tools::bench_chart(request, *report));
   if (context.json)
     context.out.json(json_of(request, *report, o));

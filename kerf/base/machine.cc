@@ -1,5 +1,8 @@
 #include "kerf/base/machine.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <string_view>
@@ -34,6 +37,13 @@ std::string machine_name() {
     if (!fact.value.empty()) text += fmt::format("{}{}", fact.label, fact.value);
   const int cores = available_cores();
   return text + fmt::format(", {} core{}", cores, cores == 1 ? "" : "s");
+}
+
+std::int64_t largest_cache() {
+  std::int64_t most = 0;
+  for (const int level : {_SC_LEVEL2_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL4_CACHE_SIZE})
+    most = std::max<std::int64_t>(most, ::sysconf(level));
+  return most;
 }
 
 }  // namespace kerf

@@ -1,6 +1,7 @@
 // What measured times depend on besides the kernels: the processor and how much of it this process has.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace kerf {
@@ -8,5 +9,9 @@ namespace kerf {
 // "Intel(R) Xeon(R) Processor, family 6, model 207, stepping 2, 2 cores": the processor as the system
 // describes it ("unknown CPU" where it does not), and available_cores(). Reads /proc/cpuinfo: not for steps.
 std::string machine_name();
+
+// Bytes of the largest cache that the system tells of, 0 where it tells of none. What was read from less
+// memory than a few times this may have come from it.
+std::int64_t largest_cache();
 
 }  // namespace kerf

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <string_view>
 
 #include "kerf/base/format.h"
 #include "kerf/tools/bench.h"
@@ -7,18 +6,6 @@
 namespace kerf::tools {
 
 namespace {
-
-std::string_view arithmetic_text(op::Arithmetic arithmetic) {
-  switch (arithmetic) {
-    case op::Arithmetic::w4a4:
-      return "NVFP4 weights and activations";
-    case op::Arithmetic::w4a16:
-      return "NVFP4 weights, BF16 activations";
-    case op::Arithmetic::bf16:
-      break;
-  }
-  return "BF16 weights and activations";
-}
 
 // A curve a mode of the steps that are `wanted`, at `x` of each.
 template <typename Wanted, typename X>
@@ -45,8 +32,8 @@ Chart bench_chart(const BenchRequest& request, const BenchReport& report) {
   chart.title = "A decode step against a plain read of its weights";
   chart.subtitle =
       fmt::format("{} experts, hidden {}, top {}; {}; {} thread{}; medians and extremes of {} pairs",
-                  shape.experts, shape.hidden, request.top_k, arithmetic_text(request.arithmetic),
-                  report.threads, report.threads == 1 ? "" : "s", request.pairs);
+                  shape.experts, shape.hidden, request.top_k, op::name(request.arithmetic), report.threads,
+                  report.threads == 1 ? "" : "s", request.pairs);
   chart.panels.push_back(
       {fmt::format("Intermediate width {}", shape.intermediate), "tokens of a step", y_label,
        curves(

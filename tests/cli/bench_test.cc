@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "kerf/base/machine.h"
 #include "tests/cli/program.h"
 #include "tests/support/xml.h"
 
@@ -87,8 +88,9 @@ TEST(BenchCommand, PrintsATableUnderOneHeadline) {
   const Ran ran = bench("--batch", "1,4", "--ranks", "2", "--act", "bf16");
   ASSERT_EQ(ran.code, 0) << ran.err;
   EXPECT_EQ(ran.out.rfind("fraction of a plain read of the same bytes: ep 0.", 0), 0U) << ran.out;
-  for (const char* words : {", tp 0.", "8 experts of 256 x 128, top 2, W4A16; 2 batches", "machine  ",
-                            "2 ranks, 2 threads, backend cpu (cpu-", "mode", "read GB/s", "\ntp "})
+  for (const char* words :
+       {", tp 0.", "8 experts of 256 x 128, top 2, w4a16; 2 batches", "machine  ", "made up     from seed 1",
+        "2 ranks, 2 threads, backend cpu (cpu-", "mode", "read GB/s", "\ntp "})
     EXPECT_TRUE(contains(ran.out, words));
 }
 
@@ -133,6 +135,12 @@ TEST(BenchCommand, RefusesWhatMakesNoSense) {
       {"top-k is 9", "8 experts"});
   expect_refusal(run_program({"bench", "--experts", "8", "--hidden", "256", "--intermediate", "128"}), 2,
                  {"--top-k"});
+}
+
+TEST(BenchCommand, SaysWhereALayerFitsIntoACache) {
+  if (largest_cache() == 0) GTEST_SKIP() << "the system tells of no cache";
+  EXPECT_TRUE(
+      contains(bench("--batch", "1").err, "the layer of width 128 has 432.00 KiB, the largest cache "));
 }
 
 // Before anything is measured or allocated.
