@@ -79,8 +79,8 @@ constexpr float power_of_two(int exponent) {  // -126 to 127
   return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23);
 }
 
-// The same for bf16 values: exact where a value is not below 1/128 of the block's largest magnitude, at most
-// 2^-16 of that off where it is. A block with infinity or NaN makes every dot with it NaN.
+// The same for bf16 values: exact where a value is not below 1/64 of the block's largest magnitude, and about
+// 2^-15 of that off at most where it is. A block with infinity or NaN makes every dot with it NaN.
 inline void put_block(const float* even, const float* odd, std::size_t place, WideChunk& out) {
   std::uint32_t bits = 0;
   for (std::size_t j = 0; j < 8; ++j) {
