@@ -101,7 +101,8 @@ class Bf16Body final : public internal::Bound {
         group, step.pass, tile, ahead,
         [&](std::int32_t i) { return step.space.intermediate.data() + i * w_.shape.intermediate; },
         [&](std::int32_t i, const float* mine) {
-          write_row(mine, 1.0F, index, rows.data() + step.entry(i).row * w_.shape.hidden);
+          kernels_.write_row(mine, 1.0F,
+                             rows.data() + step.entry(i).row * w_.shape.hidden + index * tile_rows);
         });
   }
 

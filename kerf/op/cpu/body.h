@@ -103,9 +103,7 @@ void for_each_row_of(const Group& group, int rows, RowOf row_of, DotsOf dots_of,
   });
 }
 
-// Writes a w2 tile's dots (rows in converted order) to a row of H bf16 values, at g2_alpha times the dot.
-void write_row(const float* dots, float scale, std::int64_t tile, std::uint16_t* row);
-// The dots themselves, to a row of H f32 values.
+// Writes a w2 tile's dots (rows in converted order) to a row of H f32 values.
 void write_sums(const float* dots, std::int64_t tile, float* row);
 
 }  // namespace kerf::op::cpu

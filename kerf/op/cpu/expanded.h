@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 #include "kerf/numeric/bf16.h"
@@ -52,17 +53,18 @@ constexpr Spot spot(std::size_t place, std::size_t j, bool odd) {
   return {2 * (j / 4) + (odd ? 1U : 0U), 4 * place + j % 4};
 }
 
-// Puts one quantised block, as twice its values, 8 even ones and 8 odd ones, at a place of a chunk.
-inline void put_block(const std::int8_t* even, const std::int8_t* odd, float scale, std::size_t place,
-                      Chunk& out) {
-  std::int32_t sum = 0;
-  for (std::size_t j = 0; j < 8; ++j) {
-    const Spot e = spot(place, j, false);
-    const Spot o = spot(place, j, true);
-    out.x[e.run][e.byte] = even[j];
-    out.x[o.run][o.byte] = odd[j];
-    sum += even[j] + odd[j];
+// A block's 8 even and 8 odd bytes, put where spot() says.
+inline void put_bytes(const std::int8_t* even, const std::int8_t* odd, std::size_t place, Runs& out) {
+  for (const std::size_t back : {0U, 4U}) {
+    std::memcpy(&out[back / 2][4 * place], even + back, 4);
+    std::memcpy(&out[back / 2 + 1][4 * place], odd + back, 4);
   }
+}
+
+// Puts one quantised block, as twice its values and the sum of these, at a place of a chunk.
+inline void put_block(const std::int8_t* even, const std::int8_t* odd, std::int32_t sum, float scale,
+                      std::size_t place, Chunk& out) {
+  put_bytes(even, odd, place, out.x);
   out.bias[place] = -12 * sum;
   out.scale[place] = scale * chunk_scale;
 }
@@ -94,19 +96,20 @@ inline void put_block(const float* even, const float* odd, std::size_t place, Wi
   const int exponent = finite ? wide_exponent(std::bit_cast<float>(bits)) : 0;
   const float factor = finite ? power_of_two(14 - exponent) : 0.0F;
   constexpr float nearest = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer, ties to even
+  std::array<std::array<std::int8_t, 8>, 2> high;
+  std::array<std::array<std::int8_t, 8>, 2> low;
   std::int32_t sum = 0;
-  for (std::size_t j = 0; j < 8; ++j) {
-    const auto put = [&](float value, bool odd_one) {
-      const auto q = static_cast<std::int32_t>(finite ? (value * factor + nearest) - nearest : 0.0F);
-      const auto low = static_cast<std::int8_t>(q & 0xFF);
-      const Spot s = spot(place, j, odd_one);
-      out.low[s.run][s.byte] = low;
-      out.high[s.run][s.byte] = static_cast<std::int8_t>((q - low) >> 8);
+  for (std::size_t odd_one = 0; odd_one < 2; ++odd_one) {
+    const float* values = odd_one != 0 ? odd : even;
+    for (std::size_t j = 0; j < 8; ++j) {
+      const auto q = static_cast<std::int32_t>(finite ? (values[j] * factor + nearest) - nearest : 0.0F);
+      low[odd_one][j] = static_cast<std::int8_t>(q & 0xFF);
+      high[odd_one][j] = static_cast<std::int8_t>((q + 128) >> 8);
       sum += q;
-    };
-    put(even[j], false);
-    put(odd[j], true);
+    }
   }
+  put_bytes(high[0].data(), high[1].data(), place, out.high);
+  put_bytes(low[0].data(), low[1].data(), place, out.low);
   out.bias[place] = -12 * sum;
   // Half for the doubled weights, and 2^8 for what their scales lack.
   out.scale[place] = finite ? power_of_two(exponent - 7) : std::numeric_limits<float>::quiet_NaN();
@@ -121,12 +124,14 @@ inline void expand(const std::uint8_t* codes, const std::uint8_t* scales, std::i
     for (std::int64_t b = 0; b < 8 && 128 * c + 16 * b < k; ++b) {
       std::array<std::int8_t, 8> even;
       std::array<std::int8_t, 8> odd;
+      std::int32_t sum = 0;
       for (std::size_t j = 0; j < 8; ++j) {
         const unsigned byte = codes[64 * c + 8 * b + static_cast<std::int64_t>(j)];
         even[j] = numeric::e2m1_doubled[byte & 15U];
         odd[j] = numeric::e2m1_doubled[byte >> 4];
+        sum += even[j] + odd[j];
       }
-      put_block(even.data(), odd.data(), numeric::e4m3_to_f32(scales[8 * c + b]),
+      put_block(even.data(), odd.data(), sum, numeric::e4m3_to_f32(scales[8 * c + b]),
                 order[static_cast<std::size_t>(b)], out[c]);
     }
   }

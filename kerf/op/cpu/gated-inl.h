@@ -1,6 +1,6 @@
-// The activation and requantisation between the GEMMs, up to eight lanes at a time, with the bits of
-// op/internal/gated.h and numeric/nvfp4.h. Included by kernels.cc, once per target: on purpose without a
-// guard.
+// What follows the dots, with the bits of op/internal/gated.h and numeric/nvfp4.h: the activation and
+// requantisation between the GEMMs, and the rows that GEMM2 gives. Included by kernels.cc, once per target:
+// on purpose without a guard.
 //
 // Of every 32 converted rows of w13 the dots come as up even | gate even | up odd | gate odd, eight each: the
 // even and odd values of one block of 16, which is also how a Chunk stores them.
@@ -10,8 +10,9 @@ namespace kerf::op::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-using F = hn::CappedTag<float, 8>;
-using I = hn::CappedTag<std::int32_t, 8>;
+using F = hn::CappedTag<float, 16>;
+using I = hn::CappedTag<std::int32_t, 16>;
+using U = hn::CappedTag<std::uint32_t, 16>;
 using V = hn::Vec<F>;
 
 // numeric::exp_f32, lane by lane: the same operations in the same order.
@@ -71,65 +72,90 @@ HWY_INLINE V Doubled(V y) {
   return hn::IfThenElse(hn::IsNaN(y), hn::Set(f, 12.0F), hn::CopySign(d, y));
 }
 
-// One block of the intermediate, its even and its odd values.
-struct Block {
-  alignas(32) float even[8];
-  alignas(32) float odd[8];
-};
-
-// dots: up even | gate even | up odd | gate odd.
-HWY_INLINE void GatedBlock(const float* dots, const internal::ExpertScalars& s, Block& out) {
+// The 64 values of a w13 tile: four blocks, each its 8 even values, then its 8 odd ones.
+HWY_INLINE void GatedTile(const float* dots, const internal::ExpertScalars& s, float* h) {
   const F f;
-  for (std::size_t j = 0; j < 8; j += hn::Lanes(f)) {
-    hn::Store(Gated(hn::LoadU(f, dots + j), hn::LoadU(f, dots + 8 + j), s), f, out.even + j);
-    hn::Store(Gated(hn::LoadU(f, dots + 16 + j), hn::LoadU(f, dots + 24 + j), s), f, out.odd + j);
+  alignas(64) float up[64];
+  alignas(64) float gate[64];
+  for (int run = 0; run < 8; ++run) {
+    std::copy_n(dots + 16 * run, 8, up + 8 * run);
+    std::copy_n(dots + 16 * run + 8, 8, gate + 8 * run);
   }
+  for (std::size_t j = 0; j < 64; j += hn::Lanes(f))
+    hn::Store(Gated(hn::Load(f, up + j), hn::Load(f, gate + j), s), f, h + j);
 }
 
-// The largest magnitude; NaN where there is one.
-HWY_INLINE float Largest(const Block& h) {
+// The largest magnitude of a block; NaN where there is one.
+HWY_INLINE float Largest(const float* h) {
   const F f;
   V most = hn::Zero(f);
   auto nan = hn::IsNaN(most);
-  for (std::size_t j = 0; j < 8; j += hn::Lanes(f)) {
-    const V even = hn::Load(f, h.even + j);
-    const V odd = hn::Load(f, h.odd + j);
-    most = hn::Max(most, hn::Max(hn::Abs(even), hn::Abs(odd)));
-    nan = hn::Or(nan, hn::Or(hn::IsNaN(even), hn::IsNaN(odd)));
+  for (std::size_t j = 0; j < 16; j += hn::Lanes(f)) {
+    const V v = hn::Load(f, h + j);
+    most = hn::Max(most, hn::Abs(v));
+    nan = hn::Or(nan, hn::IsNaN(v));
   }
   return hn::AllFalse(f, nan) ? hn::GetLane(hn::MaxOfLanes(f, most))
                               : std::numeric_limits<float>::quiet_NaN();
 }
 
-HWY_INLINE void DoubledCodes(const float* h, float t, std::int8_t* out) {
+void Requantise(const float* dots, const internal::ExpertScalars& s, int half, Chunk& out) {
   const F f;
   const I i;
   const hn::Rebind<std::int8_t, F> bytes;
-  for (std::size_t j = 0; j < 8; j += hn::Lanes(f))
-    hn::StoreU(hn::DemoteTo(bytes, hn::ConvertTo(i, Doubled(hn::Mul(hn::Load(f, h + j), hn::Set(f, t))))),
-               bytes, out + j);
-}
-
-void Requantise(const float* dots, const internal::ExpertScalars& s, int half, Chunk& out) {
+  alignas(64) float h[64];
+  GatedTile(dots, s, h);
   for (int g = 0; g < 4; ++g) {
-    Block h;
-    GatedBlock(dots + 32 * g, s, h);
-    const float scale = numeric::e4m3_to_f32(numeric::f32_to_e4m3(Largest(h) * (1.0F / 6.0F)));
-    const float t = scale != 0.0F ? 1.0F / scale : 0.0F;
-    std::int8_t even[8];
-    std::int8_t odd[8];
-    DoubledCodes(h.even, t, even);
-    DoubledCodes(h.odd, t, odd);
-    put_block(even, odd, scale, kOrder[static_cast<std::size_t>(4 * half + g)], out);
+    const float* block = h + 16 * g;
+    const float scale = numeric::e4m3_to_f32(numeric::f32_to_e4m3(Largest(block) * (1.0F / 6.0F)));
+    const V t = hn::Set(f, scale != 0.0F ? 1.0F / scale : 0.0F);
+    std::int8_t codes[16];
+    auto sum = hn::Zero(i);
+    for (std::size_t j = 0; j < 16; j += hn::Lanes(f)) {
+      const auto doubled = hn::ConvertTo(i, Doubled(hn::Mul(hn::Load(f, block + j), t)));
+      sum = hn::Add(sum, doubled);
+      hn::StoreU(hn::DemoteTo(bytes, doubled), bytes, codes + j);
+    }
+    put_block(codes, codes + 8, hn::GetLane(hn::SumOfLanes(i, sum)), scale,
+              kOrder[static_cast<std::size_t>(4 * half + g)], out);
   }
 }
 
+// numeric::f32_to_bf16, as the upper halves of 32-bit lanes.
+template <typename D>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> UpperHalves(D d, hn::Vec<D> v) {
+  const hn::RebindToUnsigned<D> u;
+  const auto bits = hn::BitCast(u, v);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(u, 1));
+  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(u, 0x7FFF)));
+  const auto nan = hn::Set(u, std::uint32_t{numeric::bf16_nan} << 16);
+  return hn::IfThenElse(hn::RebindMask(u, hn::IsNaN(v)), nan, rounded);
+}
+
 void Activate(const float* dots, const internal::ExpertScalars& s, float* h) {
-  for (int g = 0; g < 4; ++g) {
-    Block block;
-    GatedBlock(dots + 32 * g, s, block);
-    for (int j = 0; j < 8; ++j) h[16 * g + j] = numeric::round_to_bf16(block.even[j]);
-    for (int j = 0; j < 8; ++j) h[16 * g + 8 + j] = numeric::round_to_bf16(block.odd[j]);
+  const F f;
+  const U u;
+  alignas(64) float exact[64];
+  GatedTile(dots, s, exact);
+  for (std::size_t j = 0; j < 64; j += hn::Lanes(f)) {
+    const auto upper = hn::And(UpperHalves(f, hn::Load(f, exact + j)), hn::Set(u, 0xFFFF0000U));
+    hn::StoreU(hn::BitCast(f, upper), f, h + j);
+  }
+}
+
+void WriteRow(const float* dots, float scale, std::uint16_t* out) {
+  const hn::CappedTag<float, 8> f;
+  const hn::Rebind<std::uint16_t, decltype(f)> u16;
+  const hn::RebindToSigned<hn::RebindToUnsigned<decltype(f)>> i;
+  const auto factor = hn::Set(f, scale);
+  for (int group = 0; group < tile_rows; group += 32) {
+    for (int j = 0; j < 8; j += static_cast<int>(hn::Lanes(f))) {
+      const auto run = [&](int q) HWY_ATTR {
+        const auto v = hn::Mul(factor, hn::LoadU(f, dots + group + 8 * q + j));
+        return hn::DemoteTo(u16, hn::BitCast(i, hn::ShiftRight<16>(UpperHalves(f, v))));
+      };
+      hn::StoreInterleaved4(run(0), run(1), run(2), run(3), u16, out + group + 4 * j);
+    }
   }
 }
 

@@ -54,8 +54,8 @@ HWY_BEFORE_NAMESPACE();
 namespace kerf::op::cpu::HWY_NAMESPACE {
 
 const Kernels& Table() {
-  static constexpr Kernels table = {kIsa,       kOrder,  DotsByCount<Chunk>, DotsByCount<WideChunk>, DotsBf16,
-                                    Requantise, Activate};
+  static constexpr Kernels table = {kIsa,     kOrder,     DotsByCount<Chunk>, DotsByCount<WideChunk>,
+                                    DotsBf16, Requantise, Activate,           WriteRow};
   return table;
 }
 

@@ -50,6 +50,9 @@ struct Kernels {
 
   // Activates and rounds to bf16, as f32: h[64], every 16 values as 8 even, then 8 odd ones.
   void (*activate)(const float* dots, const internal::ExpertScalars& scalars, float* h);
+
+  // The 128 dots of a w2 tile (rows in converted order), times scale, as 128 bf16 values of a row.
+  void (*write_row)(const float* dots, float scale, std::uint16_t* out);
 };
 
 // Where value k of a row of BF16 experts stands.

@@ -150,7 +150,8 @@ class Nvfp4Body final : public internal::Bound {
           if (const auto* sums = std::get_if<std::span<float>>(&rows))
             write_sums(mine, index, sums->data() + at);
           else
-            write_row(mine, scale, index, std::get<std::span<std::uint16_t>>(rows).data() + at);
+            kernels_->write_row(mine, scale,
+                                std::get<std::span<std::uint16_t>>(rows).data() + at + index * tile_rows);
         });
   }
 

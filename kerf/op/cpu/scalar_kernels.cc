@@ -79,11 +79,13 @@ void requantise(const float* dots, const internal::ExpertScalars& s, int half, C
     const numeric::Nvfp4Block block = numeric::requantise_block(h);
     std::array<std::int8_t, 8> even{};
     std::array<std::int8_t, 8> odd{};
+    std::int32_t sum = 0;
     for (std::size_t j = 0; j < 8; ++j) {
       even[j] = numeric::e2m1_doubled[block.codes[j] & 15U];
       odd[j] = numeric::e2m1_doubled[block.codes[j] >> 4];
+      sum += even[j] + odd[j];
     }
-    put_block(even.data(), odd.data(), numeric::e4m3_to_f32(block.scale),
+    put_block(even.data(), odd.data(), sum, numeric::e4m3_to_f32(block.scale),
               static_cast<std::size_t>(4 * half + g), out);
   }
 }
@@ -93,12 +95,17 @@ void activate(const float* dots, const internal::ExpertScalars& s, float* h) {
     h[16 * (i / 16) + 8 * (i % 2) + (i % 16) / 2] = numeric::round_to_bf16(gated_at(dots, s, i));
 }
 
+void write_row(const float* dots, float scale, std::uint16_t* out) {
+  for (std::int64_t r = 0; r < kRows; ++r) out[layout::w2_source(r)] = numeric::f32_to_bf16(scale * dots[r]);
+}
+
 }  // namespace
 
 const Kernels& scalar_kernels() {
-  static constexpr Kernels table = {
-      "scalar", {0, 1, 2, 3, 4, 5, 6, 7}, dots_nvfp4<Chunk>, dots_nvfp4<WideChunk>, dots_bf16, requantise,
-      activate};
+  static constexpr Kernels table = {"scalar",          {0, 1, 2, 3, 4, 5, 6, 7},
+                                    dots_nvfp4<Chunk>, dots_nvfp4<WideChunk>,
+                                    dots_bf16,         requantise,
+                                    activate,          write_row};
   return table;
 }
 
