@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "kerf/base/format.h"
@@ -41,12 +43,15 @@ struct W13Rows {
     const W13Row source = w13_source(r);
     return (source.half == Half::up ? up : gate) + source.row * row_bytes;
   }
+  // From a row to the one that lies 32 converted rows later.
+  [[nodiscard]] std::int64_t group_bytes() const { return 16 * row_bytes; }
 };
 template <typename T>
 struct W2Rows {
   T* base;
   std::int64_t row_bytes;
   T* operator()(std::int64_t r) const { return base + w2_source(r) * row_bytes; }
+  [[nodiscard]] std::int64_t group_bytes() const { return 32 * row_bytes; }
 };
 
 using internal::kGroup;
@@ -76,57 +81,102 @@ class PaddedW2Rows {
   std::vector<std::byte> places_;
 };
 
-// 32 rows from r0, of `blocks` blocks of `bytes` bytes. A row's blocks lie together on the logical side and
-// `stride` bytes apart on the converted side, where row r's first block is at r * bytes.
+// Rows [first, end) of the converted side; both are multiples of 32 for rows, of 128 for scales.
+struct Range {
+  std::int64_t first = 0;
+  std::int64_t end = 0;
+};
+
+// What moves: `blocks` blocks of `bytes` bytes a row, which lie together on the logical side and `stride`
+// bytes apart on the converted side, where row r's first block is at r * bytes.
+struct Blocks {
+  std::int64_t bytes = 0;
+  std::int64_t blocks = 1;
+  std::int64_t stride = 0;
+};
+
+// The 32 rows from r0.
 template <typename Rows>
-void transfer_group(Rows& logical, std::byte* converted, std::int64_t r0, std::int64_t bytes,
-                    std::int64_t blocks, std::int64_t stride) {
-  internal::Pieces pieces{{}, {}, bytes, blocks, bytes, stride};
+internal::Pieces pieces_of(Rows& logical, std::byte* converted, std::int64_t r0, const Blocks& b) {
+  internal::Pieces pieces{{}, {}, b.bytes, b.blocks, b.bytes, b.stride};
   for (std::size_t i = 0; i < kGroup; ++i) {
     const std::int64_t r = r0 + static_cast<std::int64_t>(i);
     pieces.from[i] = logical(r);
-    pieces.to[i] = converted + r * bytes;
+    pieces.to[i] = converted + r * b.bytes;
   }
-  internal::copy_pieces(pieces);
+  return pieces;
 }
 template <typename Rows>
-void transfer_group(Rows& logical, const std::byte* converted, std::int64_t r0, std::int64_t bytes,
-                    std::int64_t blocks, std::int64_t stride) {
-  internal::Pieces pieces{{}, {}, bytes, blocks, stride, bytes};
+internal::Pieces pieces_of(Rows& logical, const std::byte* converted, std::int64_t r0, const Blocks& b) {
+  internal::Pieces pieces{{}, {}, b.bytes, b.blocks, b.stride, b.bytes};
   for (std::size_t i = 0; i < kGroup; ++i) {
     const std::int64_t r = r0 + static_cast<std::int64_t>(i);
-    pieces.from[i] = converted + r * bytes;
+    pieces.from[i] = converted + r * b.bytes;
     pieces.to[i] = logical(r);
   }
-  internal::copy_pieces(pieces);
+  return pieces;
 }
 
-// [rows, blocks * bytes] <-> [blocks, rows, bytes], rows permuted. One block is a plain copy of rows.
+// [rows, blocks * bytes] <-> [blocks, rows, bytes], rows permuted, those of the range. One block is a plain
+// copy of rows. Where every group of 32 rows is like the one before it, pointers are worked out once: for
+// narrow rows that costs as much as copying them.
 template <typename Rows, typename T>
-void transfer_rows(Rows logical, T* converted, std::int64_t rows, std::int64_t bytes,
+void transfer_rows(Rows logical, T* converted, std::int64_t rows, Range range, std::int64_t bytes,
                    std::int64_t blocks = 1) {
-  for (std::int64_t r = 0; r < rows; r += static_cast<std::int64_t>(kGroup))
-    transfer_group(logical, converted, r, bytes, blocks, rows * bytes);
+  constexpr auto group = static_cast<std::int64_t>(kGroup);
+  const Blocks moved{bytes, blocks, rows * bytes};
+  if constexpr (requires { logical.group_bytes(); }) {
+    internal::Pieces pieces = pieces_of(logical, converted, range.first, moved);
+    pieces.groups = (range.end - range.first) / group;
+    pieces.from_group = logical.group_bytes();
+    pieces.to_group = group * bytes;
+    if constexpr (std::is_const_v<T>) std::swap(pieces.from_group, pieces.to_group);
+    if (pieces.groups > 0) internal::copy_pieces(pieces);
+  } else {
+    for (std::int64_t r = range.first; r < range.end; r += group)
+      internal::copy_pieces(pieces_of(logical, converted, r, moved));
+  }
 }
 
-// `foreseen`: rows lie at equal distances, so that what the next tile reads can be asked for.
-template <typename Rows>
-void weave(Rows logical, std::byte* converted, std::int64_t rows, std::int64_t columns,
-           bool foreseen = true) {
-  std::array<const std::byte*, 128> tile;
-  for (std::int64_t m = 0; m < rows; m += 128) {
-    for (std::int64_t r = 0; r < 128; ++r) tile[static_cast<std::size_t>(r)] = logical(m + r);
-    const std::int64_t ahead = foreseen && m + 128 < rows ? logical(m + 128) - logical(m) : 0;
-    internal::weave(tile, ahead, columns / 4, converted + m * columns);
+// The 128 rows of a tile of scales, from row m.
+template <typename T, typename Rows>
+std::array<T*, 128> tile_of(Rows& logical, std::int64_t m) {
+  std::array<T*, 128> tile;
+  for (std::int64_t r = 0; r < 128; ++r) tile[static_cast<std::size_t>(r)] = logical(m + r);
+  return tile;
+}
+
+// The same tile for every 128 rows of a range, in turn: where they follow from each other, by an addition.
+template <typename T, typename Rows, typename Visit>
+void for_each_tile(Rows logical, Range range, Visit visit) {
+  if (range.first == range.end) return;
+  auto tile = tile_of<T>(logical, range.first);
+  for (std::int64_t m = range.first;;) {
+    visit(m, tile);
+    m += 128;
+    if (m == range.end) return;
+    if constexpr (requires { logical.group_bytes(); })
+      for (T*& row : tile) row += 128 / static_cast<std::int64_t>(kGroup) * logical.group_bytes();
+    else
+      tile = tile_of<T>(logical, m);
   }
 }
+
+// Where tiles follow from each other, what the next one reads can be asked for.
 template <typename Rows>
-void weave(const Rows& logical, const std::byte* converted, std::int64_t rows, std::int64_t columns) {
-  std::array<std::byte*, 128> tile;
-  for (std::int64_t m = 0; m < rows; m += 128) {
-    for (std::int64_t r = 0; r < 128; ++r) tile[static_cast<std::size_t>(r)] = logical(m + r);
-    internal::unweave(converted + m * columns, m + 128 < rows ? 128 * columns : 0, columns / 4, tile);
-  }
+void weave(Rows logical, std::byte* converted, Range range, std::int64_t columns) {
+  std::int64_t next = 0;
+  if constexpr (requires { logical.group_bytes(); })
+    next = 128 / static_cast<std::int64_t>(kGroup) * logical.group_bytes();
+  for_each_tile<const std::byte>(logical, range, [&](std::int64_t m, const auto& tile) {
+    internal::weave(tile, m + 128 < range.end ? next : 0, columns / 4, converted + m * columns);
+  });
+}
+template <typename Rows>
+void weave(const Rows& logical, const std::byte* converted, Range range, std::int64_t columns) {
+  for_each_tile<std::byte>(logical, range, [&](std::int64_t m, const auto& tile) {
+    internal::unweave(converted + m * columns, m + 128 < range.end ? 128 * columns : 0, columns / 4, tile);
+  });
 }
 
 template <typename L, typename C>
@@ -148,49 +198,84 @@ void check_nvfp4(const LogicalNvfp4<L>& logical, const ConvertedNvfp4<C>& conver
 }
 
 template <typename L, typename C>
-void transfer_nvfp4(const LogicalNvfp4<L>& logical, const ConvertedNvfp4<C>& converted, std::int64_t hidden,
-                    std::int64_t intermediate) {
-  check_nvfp4(logical, converted, hidden, intermediate, intermediate);
+void transfer_w13(const LogicalNvfp4<L>& logical, const ConvertedNvfp4<C>& converted, std::int64_t hidden,
+                  std::int64_t intermediate, Range range) {
   transfer_rows(W13Rows<L>{logical.up.data(), logical.gate.data(), hidden / 2}, converted.w13.data(),
-                2 * intermediate, hidden / 2);
-  weave(W13Rows<L>{logical.up_sf.data(), logical.gate_sf.data(), hidden / 16}, converted.w13_sf.data(),
-        2 * intermediate, hidden / 16);
-  transfer_rows(W2Rows<L>{logical.down.data(), intermediate / 2}, converted.w2.data(), hidden,
+                2 * intermediate, range, hidden / 2);
+  weave(W13Rows<L>{logical.up_sf.data(), logical.gate_sf.data(), hidden / 16}, converted.w13_sf.data(), range,
+        hidden / 16);
+}
+template <typename L, typename C>
+void transfer_w2(const LogicalNvfp4<L>& logical, const ConvertedNvfp4<C>& converted, std::int64_t hidden,
+                 std::int64_t intermediate, Range range) {
+  transfer_rows(W2Rows<L>{logical.down.data(), intermediate / 2}, converted.w2.data(), hidden, range,
                 intermediate / 2);
-  weave(W2Rows<L>{logical.down_sf.data(), intermediate / 16}, converted.w2_sf.data(), hidden,
+  weave(W2Rows<L>{logical.down_sf.data(), intermediate / 16}, converted.w2_sf.data(), range,
         intermediate / 16);
+}
+
+void pad_w13(const LogicalNvfp4<const std::byte>& from, const ConvertedNvfp4<std::byte>& to,
+             std::int64_t hidden, std::int64_t intermediate, std::int64_t width, Range range) {
+  const std::vector<std::byte> zeros(static_cast<std::size_t>(hidden / 2));  // as long as the longer row
+  const auto rows = [&](std::span<const std::byte> up, std::span<const std::byte> gate, std::int64_t bytes) {
+    return PaddedW13Rows{{up.data(), gate.data(), bytes}, intermediate, zeros.data()};
+  };
+  transfer_rows(rows(from.up, from.gate, hidden / 2), to.w13.data(), 2 * width, range, hidden / 2);
+  weave(rows(from.up_sf, from.gate_sf, hidden / 16), to.w13_sf.data(), range, hidden / 16);
+}
+void pad_w2(const LogicalNvfp4<const std::byte>& from, const ConvertedNvfp4<std::byte>& to,
+            std::int64_t hidden, std::int64_t intermediate, std::int64_t width, Range range) {
+  transfer_rows(PaddedW2Rows({from.down.data(), intermediate / 2}, width / 2, kGroup), to.w2.data(), hidden,
+                range, width / 2);
+  weave(PaddedW2Rows({from.down_sf.data(), intermediate / 16}, width / 16, 128), to.w2_sf.data(), range,
+        width / 16);
+}
+
+// One of the two GEMMs' weights, and rows of it.
+enum class Gemm : std::uint8_t { w13, w2 };
+
+void convert_rows(const LogicalNvfp4<const std::byte>& from, const ConvertedNvfp4<std::byte>& to,
+                  std::int64_t hidden, std::int64_t intermediate, std::int64_t width, Gemm gemm,
+                  Range range) {
+  const bool padded = width != intermediate;
+  if (gemm == Gemm::w13)
+    padded ? pad_w13(from, to, hidden, intermediate, width, range)
+           : transfer_w13(from, to, hidden, intermediate, range);
+  else
+    padded ? pad_w2(from, to, hidden, intermediate, width, range)
+           : transfer_w2(from, to, hidden, intermediate, range);
   internal::finish();
+}
+
+void check_convert(const LogicalNvfp4<const std::byte>& from, const ConvertedNvfp4<std::byte>& to,
+                   std::int64_t hidden, std::int64_t intermediate, std::int64_t width) {
+  if (width != intermediate) {
+    require(paddable(intermediate));
+    check_widened(intermediate, width);
+  }
+  check_nvfp4(from, to, hidden, intermediate, width);
 }
 
 }  // namespace
 
 void convert(const LogicalNvfp4<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
              const ConvertedNvfp4<std::byte>& to) {
-  transfer_nvfp4(from, to, hidden, intermediate);
+  convert_padded(from, hidden, intermediate, intermediate, to);
 }
 
 void convert_padded(const LogicalNvfp4<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
                     std::int64_t width, const ConvertedNvfp4<std::byte>& to) {
-  if (width == intermediate) return convert(from, hidden, intermediate, to);
-  require(paddable(intermediate));
-  check_widened(intermediate, width);
-  check_nvfp4(from, to, hidden, intermediate, width);
-  const std::vector<std::byte> zeros(static_cast<std::size_t>(hidden / 2));  // as long as the longer row
-  const auto w13 = [&](std::span<const std::byte> up, std::span<const std::byte> gate, std::int64_t bytes) {
-    return PaddedW13Rows{{up.data(), gate.data(), bytes}, intermediate, zeros.data()};
-  };
-  transfer_rows(w13(from.up, from.gate, hidden / 2), to.w13.data(), 2 * width, hidden / 2);
-  weave(w13(from.up_sf, from.gate_sf, hidden / 16), to.w13_sf.data(), 2 * width, hidden / 16, false);
-  transfer_rows(PaddedW2Rows({from.down.data(), intermediate / 2}, width / 2, kGroup), to.w2.data(), hidden,
-                width / 2);
-  weave(PaddedW2Rows({from.down_sf.data(), intermediate / 16}, width / 16, 128), to.w2_sf.data(), hidden,
-        width / 16, false);
-  internal::finish();
+  check_convert(from, to, hidden, intermediate, width);
+  convert_rows(from, to, hidden, intermediate, width, Gemm::w13, {0, 2 * width});
+  convert_rows(from, to, hidden, intermediate, width, Gemm::w2, {0, hidden});
 }
 
 void restore(const ConvertedNvfp4<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
              const LogicalNvfp4<std::byte>& to) {
-  transfer_nvfp4(to, from, hidden, intermediate);
+  check_nvfp4(to, from, hidden, intermediate, intermediate);
+  transfer_w13(to, from, hidden, intermediate, {0, 2 * intermediate});
+  transfer_w2(to, from, hidden, intermediate, {0, hidden});
+  internal::finish();
 }
 
 namespace {
@@ -210,39 +295,135 @@ void check_bf16(const LogicalBf16<L>& logical, const ConvertedBf16<C>& converted
 }
 
 template <typename L, typename C>
-void transfer_bf16(const LogicalBf16<L>& logical, const ConvertedBf16<C>& converted, std::int64_t hidden,
-                   std::int64_t intermediate) {
-  check_bf16(logical, converted, hidden, intermediate, intermediate);
+void transfer_w13(const LogicalBf16<L>& logical, const ConvertedBf16<C>& converted, std::int64_t hidden,
+                  std::int64_t intermediate, Range range) {
   transfer_rows(W13Rows<L>{logical.up.data(), logical.gate.data(), hidden * 2}, converted.w13.data(),
-                2 * intermediate, kBlockBytes, hidden / 64);
-  transfer_rows(W2Rows<L>{logical.down.data(), intermediate * 2}, converted.w2.data(), hidden, kBlockBytes,
-                intermediate / 64);
+                2 * intermediate, range, kBlockBytes, hidden / 64);
+}
+template <typename L, typename C>
+void transfer_w2(const LogicalBf16<L>& logical, const ConvertedBf16<C>& converted, std::int64_t hidden,
+                 std::int64_t intermediate, Range range) {
+  transfer_rows(W2Rows<L>{logical.down.data(), intermediate * 2}, converted.w2.data(), hidden, range,
+                kBlockBytes, intermediate / 64);
+}
+
+void convert_rows(const LogicalBf16<const std::byte>& from, const ConvertedBf16<std::byte>& to,
+                  std::int64_t hidden, std::int64_t intermediate, std::int64_t width, Gemm gemm,
+                  Range range) {
+  if (width == intermediate) {
+    gemm == Gemm::w13 ? transfer_w13(from, to, hidden, intermediate, range)
+                      : transfer_w2(from, to, hidden, intermediate, range);
+  } else if (gemm == Gemm::w13) {
+    const std::vector<std::byte> zeros(static_cast<std::size_t>(hidden * 2));
+    transfer_rows(PaddedW13Rows{{from.up.data(), from.gate.data(), hidden * 2}, intermediate, zeros.data()},
+                  to.w13.data(), 2 * width, range, kBlockBytes, hidden / 64);
+  } else {
+    transfer_rows(PaddedW2Rows({from.down.data(), intermediate * 2}, width * 2, kGroup), to.w2.data(), hidden,
+                  range, kBlockBytes, width / 64);
+  }
   internal::finish();
+}
+
+void check_convert(const LogicalBf16<const std::byte>& from, const ConvertedBf16<std::byte>& to,
+                   std::int64_t hidden, std::int64_t intermediate, std::int64_t width) {
+  if (width != intermediate) check_widened(intermediate, width);
+  check_bf16(from, to, hidden, intermediate, width);
 }
 
 }  // namespace
 
 void convert(const LogicalBf16<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
              const ConvertedBf16<std::byte>& to) {
-  transfer_bf16(from, to, hidden, intermediate);
+  convert_padded(from, hidden, intermediate, intermediate, to);
 }
 
 void convert_padded(const LogicalBf16<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
                     std::int64_t width, const ConvertedBf16<std::byte>& to) {
-  if (width == intermediate) return convert(from, hidden, intermediate, to);
-  check_widened(intermediate, width);
-  check_bf16(from, to, hidden, intermediate, width);
-  const std::vector<std::byte> zeros(static_cast<std::size_t>(hidden * 2));
-  transfer_rows(PaddedW13Rows{{from.up.data(), from.gate.data(), hidden * 2}, intermediate, zeros.data()},
-                to.w13.data(), 2 * width, kBlockBytes, hidden / 64);
-  transfer_rows(PaddedW2Rows({from.down.data(), intermediate * 2}, width * 2, kGroup), to.w2.data(), hidden,
-                kBlockBytes, width / 64);
-  internal::finish();
+  check_convert(from, to, hidden, intermediate, width);
+  convert_rows(from, to, hidden, intermediate, width, Gemm::w13, {0, 2 * width});
+  convert_rows(from, to, hidden, intermediate, width, Gemm::w2, {0, hidden});
 }
 
 void restore(const ConvertedBf16<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
              const LogicalBf16<std::byte>& to) {
-  transfer_bf16(to, from, hidden, intermediate);
+  check_bf16(to, from, hidden, intermediate, intermediate);
+  transfer_w13(to, from, hidden, intermediate, {0, 2 * intermediate});
+  transfer_w2(to, from, hidden, intermediate, {0, hidden});
+  internal::finish();
+}
+
+namespace {
+
+// Expert e's part of tensors of `experts` experts.
+std::span<std::byte> part(std::span<std::byte> all, std::size_t e, std::size_t experts) {
+  const std::size_t size = all.size() / experts;
+  return all.subspan(e * size, size);
+}
+ConvertedNvfp4<std::byte> part(const ConvertedNvfp4<std::byte>& all, std::size_t e, std::size_t experts) {
+  return {part(all.w13, e, experts), part(all.w13_sf, e, experts), part(all.w2, e, experts),
+          part(all.w2_sf, e, experts)};
+}
+ConvertedBf16<std::byte> part(const ConvertedBf16<std::byte>& all, std::size_t e, std::size_t experts) {
+  return {part(all.w13, e, experts), part(all.w2, e, experts)};
+}
+std::int64_t bytes_of(const ConvertedNvfp4<std::byte>& c) {
+  return std::ssize(c.w13) + std::ssize(c.w13_sf) + std::ssize(c.w2) + std::ssize(c.w2_sf);
+}
+std::int64_t bytes_of(const ConvertedBf16<std::byte>& c) { return std::ssize(c.w13) + std::ssize(c.w2); }
+
+// Rows of the finest cut: whole tiles of scales, whole groups of rows.
+constexpr std::int64_t cut_of(const LogicalNvfp4<const std::byte>& /*kind*/) { return 128; }
+constexpr std::int64_t cut_of(const LogicalBf16<const std::byte>& /*kind*/) { return 64; }
+
+// How one expert is cut into pieces of about equal size: w13 has two thirds of its bytes.
+struct Cuts {
+  std::int64_t w13 = 1;
+  std::int64_t w2 = 1;
+};
+Cuts cuts_of(std::int64_t expert_bytes, std::int64_t experts, int workers) {
+  constexpr std::int64_t most = std::int64_t{1} << 20;  // bytes: small beside a layer, large beside a task
+  constexpr std::int64_t least = std::int64_t{1} << 16;
+  constexpr std::int64_t per_worker = 8;  // so that who is done early finds more to do
+  const std::int64_t piece = std::clamp(expert_bytes * experts / (workers * per_worker), least, most);
+  return {std::max<std::int64_t>(1, expert_bytes * 2 / 3 / piece),
+          std::max<std::int64_t>(1, expert_bytes / 3 / piece)};
+}
+
+template <typename Logical, typename Converted>
+void convert_each(std::span<const Logical> from, std::int64_t hidden, std::int64_t intermediate,
+                  std::int64_t width, const Converted& to, const Workers& workers) {
+  const std::size_t experts = from.size();
+  if (experts == 0)
+    return check_sizes({{"the target of no experts", static_cast<std::size_t>(bytes_of(to)), 0}});
+  for (std::size_t e = 0; e < experts; ++e)
+    check_convert(from[e], part(to, e, experts), hidden, intermediate, width);
+  const std::int64_t cut = cut_of(from[0]);
+  const Cuts cuts = cuts_of(bytes_of(to) / std::ssize(from), std::ssize(from), workers.size());
+  const std::int64_t pieces = cuts.w13 + cuts.w2;
+  workers.for_each(experts * static_cast<std::size_t>(pieces), [&](std::size_t task, int) {
+    const std::size_t e = task / static_cast<std::size_t>(pieces);
+    const auto piece = static_cast<std::int64_t>(task % static_cast<std::size_t>(pieces));
+    const bool first = piece < cuts.w13;
+    const std::int64_t at = first ? piece : piece - cuts.w13;
+    const std::int64_t of = first ? cuts.w13 : cuts.w2;
+    const std::int64_t units = (first ? 2 * width : hidden) / cut;
+    convert_rows(from[e], part(to, e, experts), hidden, intermediate, width, first ? Gemm::w13 : Gemm::w2,
+                 {units * at / of * cut, units * (at + 1) / of * cut});
+  });
+}
+
+}  // namespace
+
+void convert_all(std::span<const LogicalNvfp4<const std::byte>> from, std::int64_t hidden,
+                 std::int64_t intermediate, std::int64_t width, const ConvertedNvfp4<std::byte>& to,
+                 const Workers& workers) {
+  convert_each(from, hidden, intermediate, width, to, workers);
+}
+
+void convert_all(std::span<const LogicalBf16<const std::byte>> from, std::int64_t hidden,
+                 std::int64_t intermediate, std::int64_t width, const ConvertedBf16<std::byte>& to,
+                 const Workers& workers) {
+  convert_each(from, hidden, intermediate, width, to, workers);
 }
 
 }  // namespace kerf::layout

@@ -1,10 +1,12 @@
-// One expert, from checkpoint rows to the converted layout and back. Whole rows and 4-byte scale groups are
+// Experts, from checkpoint rows to the converted layout and back. Whole rows and 4-byte scale groups are
 // copied; no byte of a weight is ever recomputed.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+
+#include "kerf/base/threads.h"
 
 namespace kerf::layout {
 
@@ -48,6 +50,16 @@ void convert_padded(const LogicalBf16<const std::byte>& from, std::int64_t hidde
                     std::int64_t width, const ConvertedBf16<std::byte>& to);
 void restore(const ConvertedBf16<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
              const LogicalBf16<std::byte>& to);
+
+// n experts of one layer into tensors that hold all of them ([n, ...], in the order of `from`), at a width >=
+// I as convert_padded(). Work is cut by bytes, so that one expert keeps all workers busy as well as many do;
+// all spans are checked before anything is written.
+void convert_all(std::span<const LogicalNvfp4<const std::byte>> from, std::int64_t hidden,
+                 std::int64_t intermediate, std::int64_t width, const ConvertedNvfp4<std::byte>& to,
+                 const Workers& workers);
+void convert_all(std::span<const LogicalBf16<const std::byte>> from, std::int64_t hidden,
+                 std::int64_t intermediate, std::int64_t width, const ConvertedBf16<std::byte>& to,
+                 const Workers& workers);
 
 // Interleaves a [rows, columns] matrix of scale bytes (padding is written 0) and undoes it. `to` holds
 // roundup(rows, 128) * roundup(columns, 4) bytes for 128x4, roundup(rows, 8) * roundup(columns, 4) for 8x4.

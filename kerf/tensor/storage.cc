@@ -1,7 +1,9 @@
 #include "kerf/tensor/storage.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <cstdint>
 #include <cstdlib>
 
 #include "kerf/base/format.h"
@@ -11,13 +13,24 @@ namespace kerf::tensor {
 namespace {
 
 constexpr std::size_t kPagesFrom = std::size_t{1} << 21;  // blocks of this size and more are mapped
+constexpr std::size_t kHugePage = std::size_t{1}
+                                  << 21;  // a block that begins inside one begins in small pages
 constexpr std::size_t kAlign = 64;
 
 std::byte* map_pages(std::size_t bytes) {
-  void* block = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (block == MAP_FAILED) return nullptr;
-  madvise(block, bytes, MADV_HUGEPAGE);  // a wish: without huge pages all still works
-  return static_cast<std::byte*>(block);
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  if (bytes > SIZE_MAX - kHugePage - page) return nullptr;
+  const std::size_t room = bytes + kHugePage;
+  void* mapped = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  // What is before the next border, and behind the block, goes back.
+  auto* first = static_cast<std::byte*>(mapped);
+  const std::size_t before = (kHugePage - reinterpret_cast<std::uintptr_t>(first) % kHugePage) % kHugePage;
+  const std::size_t used = before + (bytes + page - 1) / page * page;
+  if (before > 0) munmap(first, before);
+  if (used < room) munmap(first + used, room - used);
+  madvise(first + before, bytes, MADV_HUGEPAGE);  // a wish: without huge pages all still works
+  return first + before;
 }
 
 }  // namespace

@@ -69,6 +69,21 @@ TEST(HostMemory, CountsWhatIsInUseAndItsPeak) {
   EXPECT_EQ(memory.current(), 0);
 }
 
+// On a huge page's border, whatever the size, and every byte is there.
+TEST(HostMemory, LargeBlocksBeginOnAHugePage) {
+  HostMemory memory;
+  for (const std::int64_t bytes : {std::int64_t{1} << 21, (std::int64_t{1} << 21) + 1,
+                                   (std::int64_t{5} << 20) + 4096, std::int64_t{9'000'001}}) {
+    const Tensor first(memory, Dtype::u8, {bytes});
+    const Tensor second(memory, Dtype::u8, {bytes});
+    for (const Tensor* t : {&first, &second}) {
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(t->bytes().data()) % (1U << 21), 0U) << bytes;
+      std::memset(t->bytes().data(), 1, t->bytes().size());
+    }
+    EXPECT_EQ(memory.current(), 2 * bytes);
+  }
+}
+
 TEST(HostMemory, SaysWhenThereIsNone) {
   HostMemory memory;
   try {

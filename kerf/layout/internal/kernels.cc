@@ -51,15 +51,22 @@ void copy_piece(const std::byte* from, const std::byte* next, std::byte* to, std
 
 void copy_pieces(const Pieces& p) {
   constexpr std::int64_t kAhead = 4096;  // bytes between asking and copying
-  const auto group = static_cast<std::int64_t>(kGroup);
-  const std::int64_t distance = std::max<std::int64_t>(1, kAhead / p.bytes);
-  for (std::int64_t at = 0; at < group * p.blocks; ++at) {
-    const auto from = [&](std::int64_t n) {
-      return p.from[static_cast<std::size_t>(n % group)] + n / group * p.from_step;
-    };
-    const std::int64_t later = std::min(at + distance, group * p.blocks - 1);
-    copy_piece(from(at), from(later), p.to[static_cast<std::size_t>(at % group)] + at / group * p.to_step,
-               p.bytes);
+  const auto distance = static_cast<std::size_t>(std::clamp<std::int64_t>(kAhead / p.bytes, 1, kGroup));
+  for (std::int64_t g = 0; g < p.groups; ++g) {
+    for (std::int64_t b = 0; b < p.blocks; ++b) {
+      const std::int64_t from = g * p.from_group + b * p.from_step;
+      const std::int64_t to = g * p.to_group + b * p.to_step;
+      std::int64_t after = from;  // where the 32 pieces after these are
+      if (b + 1 < p.blocks)
+        after = from + p.from_step;
+      else if (g + 1 < p.groups)
+        after = (g + 1) * p.from_group;
+      for (std::size_t i = 0; i < kGroup; ++i) {
+        const std::size_t next = i + distance;
+        copy_piece(p.from[i] + from, next < kGroup ? p.from[next] + from : p.from[next - kGroup] + after,
+                   p.to[i] + to, p.bytes);
+      }
+    }
   }
 }
 

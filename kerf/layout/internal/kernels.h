@@ -12,7 +12,8 @@ namespace kerf::layout::internal {
 // The permutations stay among 32 rows, so rows move 32 at a time.
 inline constexpr std::size_t kGroup = 32;
 
-// `blocks` times 32 pieces: piece i of block b goes from[i] + b * from_step -> to[i] + b * to_step.
+// `groups` times `blocks` times 32 pieces: piece i of block b of group g goes from[i] + b * from_step + g *
+// from_group -> to[i] + b * to_step + g * to_group.
 struct Pieces {
   std::array<const std::byte*, kGroup> from;
   std::array<std::byte*, kGroup> to;
@@ -20,6 +21,9 @@ struct Pieces {
   std::int64_t blocks = 1;
   std::int64_t from_step = 0;
   std::int64_t to_step = 0;
+  std::int64_t groups = 1;
+  std::int64_t from_group = 0;
+  std::int64_t to_group = 0;
 };
 void copy_pieces(const Pieces& pieces);
 
