@@ -121,7 +121,14 @@ decode::GridShape grid_of_step(const decode::Report& r, const decode::StepReport
   return {r.ep, r.tp};
 }
 
-Json json_of(const decode::Report& r, const Options& o) {
+// Seconds: `open` is this program's, the rest are the slowest rank's.
+Json startup_json(const decode::Startup& s, double open) {
+  return {{"open_s", open},         {"check_s", s.check}, {"convert_s", s.convert}, {"block_s", s.blocks},
+          {"reshard_s", s.reshard}, {"probe_s", s.probe}, {"plan_s", s.plan},       {"tune_s", s.tune},
+          {"warm_up_s", s.warm_up}, {"bytes", s.bytes}};
+}
+
+Json json_of(const decode::Report& r, const Options& o, double open) {
   Json reshard;
   Json probe;
   if (r.reshard) {
@@ -178,6 +185,7 @@ Json json_of(const decode::Report& r, const Options& o) {
                  {"sliced", r.footprint.sliced},
                  {"block", r.footprint.block},
                  {"steps", r.footprint.steps}}},
+               {"startup", startup_json(r.startup, open)},
                {"steps", steps}};
   if (block) json["checkpoint"]["model_hidden"] = c.model_hidden;
   return json;
@@ -261,6 +269,22 @@ void print_steps(const decode::Report& r, Output& out) {
   }
 }
 
+// Where the time went before the first step.
+void print_startup(const decode::Startup& s, double open, Output& out) {
+  const double load = open + s.check + s.convert;
+  out.line("startup     {} loaded in {:.3f} s ({:.2f} GB/s): open {:.3f}, check {:.3f}, convert {:.3f}",
+           bytes_text(s.bytes), load, static_cast<double>(s.bytes) * 1e-9 / load, open, s.check, s.convert);
+  std::string rest;
+  for (const auto& [name, seconds] : {std::pair{"block", s.blocks},
+                                      {"reshard", s.reshard},
+                                      {"probe", s.probe},
+                                      {"plan", s.plan},
+                                      {"tune", s.tune},
+                                      {"warm-up", s.warm_up}})
+    if (seconds >= 0.0005) rest += fmt::format("{}{} {:.3f} s", rest.empty() ? "" : ", ", name, seconds);
+  if (!rest.empty()) out.line("            {}", rest);
+}
+
 void print_tails(const Options& o, Output& out) {
   if (o.tail == "fast") return;
   if (o.tail == "both")
@@ -268,7 +292,7 @@ void print_tails(const Options& o, Output& out) {
   out.line("tail        exact: the same output on one rank and any number of them, EP or expert TP");
 }
 
-void print(const decode::Report& r, const Options& o, Output& out) {
+void print(const decode::Report& r, const Options& o, double open, Output& out) {
   const decode::Facts& c = r.checkpoint;
   out.line("checkpoint  {}: {} ({} NVFP4, {} BF16), {} of {} x {}, top {}", o.checkpoint,
            counted(c.layers, "layer"), c.nvfp4_layers, c.bf16_layers, counted(c.experts, "expert"), c.hidden,
@@ -303,6 +327,7 @@ void print(const decode::Report& r, const Options& o, Output& out) {
   }
   out.line("memory      a rank: stock experts {}, sliced experts {}, buffers of a step {}",
            bytes_text(r.footprint.stock), bytes_text(r.footprint.sliced), bytes_text(r.footprint.steps));
+  print_startup(r.startup, open, out);
   print_tails(o, out);
   print_steps(r, out);
 }
@@ -311,7 +336,11 @@ void run(const Options& o, Context& context) {
   check_rank_options(o.ranks);
   const std::vector<std::int64_t> batches = batches_of(o);
   const auto wanted_layers = o.layers ? parse_ranges(*o.layers, "--layers") : std::vector<std::int64_t>{};
-  const auto from = checkpoint::Checkpoint::open(o.checkpoint);
+  double open = 0;
+  const auto from = [&] {
+    const decode::Timing timing(open);
+    return checkpoint::Checkpoint::open(o.checkpoint);
+  }();
   check_cache(o.tactic_cache, from);
   for (const std::string& note : from.notes()) context.log.info(note);
   decode::Options options;
@@ -345,9 +374,9 @@ void run(const Options& o, Context& context) {
   }
   if (!report) throw Error(ErrorKind::bug, "the ranks ended without a report");
   if (context.json)
-    context.out.json(json_of(*report, o));
+    context.out.json(json_of(*report, o, open));
   else
-    print(*report, o, context.out);
+    print(*report, o, open, context.out);
 }
 
 }  // namespace

@@ -43,6 +43,7 @@
 #include "kerf/decode/scalars.h"
 #include "kerf/decode/sha256.h"
 #include "kerf/decode/shard.h"
+#include "kerf/decode/startup.h"
 #include "kerf/decode/step.h"
 #include "kerf/decode/traffic.h"
 #include "kerf/decode/tune.h"

@@ -38,39 +38,33 @@ Faults merged(comm::Group& group, const Faults& mine) {
   return all;
 }
 
-// Writes part e of every tensor's bytes.
-template <typename T>
-std::span<std::byte> part(const T& tensor, std::int64_t e, std::int64_t parts) {
-  const std::span<std::byte> bytes = tensor.bytes();
-  const std::size_t size = bytes.size() / static_cast<std::size_t>(parts);
-  return bytes.subspan(static_cast<std::size_t>(e) * size, size);
-}
-
 // `shape` is what is made of experts of width `intermediate`.
 layout::Nvfp4Experts convert_nvfp4(const checkpoint::MoeLayer& from, const layout::ExpertsShape& shape,
                                    std::int64_t intermediate, std::int64_t first, const Rank& rank) {
   layout::Nvfp4Experts out(rank.memory, shape, first);
-  for_each_expert(rank.workers, shape.experts, [&](std::int64_t e) {
+  std::vector<layout::LogicalNvfp4<const std::byte>> experts;
+  experts.reserve(static_cast<std::size_t>(shape.experts));
+  for (std::int64_t e = 0; e < shape.experts; ++e) {
     const checkpoint::ExpertViews v = from.expert(first + e);
-    layout::convert_padded(
-        layout::LogicalNvfp4<const std::byte>{v.gate.bytes, v.gate_sf.bytes, v.up.bytes, v.up_sf.bytes,
-                                              v.down.bytes, v.down_sf.bytes},
-        shape.hidden, intermediate, shape.intermediate,
-        {part(out.w13, e, shape.experts), part(out.w13_sf, e, shape.experts), part(out.w2, e, shape.experts),
-         part(out.w2_sf, e, shape.experts)});
-  });
+    experts.push_back(
+        {v.gate.bytes, v.gate_sf.bytes, v.up.bytes, v.up_sf.bytes, v.down.bytes, v.down_sf.bytes});
+  }
+  layout::convert_all(experts, shape.hidden, intermediate, shape.intermediate,
+                      {out.w13.bytes(), out.w13_sf.bytes(), out.w2.bytes(), out.w2_sf.bytes()}, rank.workers);
   return out;
 }
 
 layout::Bf16Experts convert_bf16(const checkpoint::MoeLayer& from, const layout::ExpertsShape& shape,
                                  std::int64_t intermediate, std::int64_t first, const Rank& rank) {
   layout::Bf16Experts out(rank.memory, shape, first);
-  for_each_expert(rank.workers, shape.experts, [&](std::int64_t e) {
+  std::vector<layout::LogicalBf16<const std::byte>> experts;
+  experts.reserve(static_cast<std::size_t>(shape.experts));
+  for (std::int64_t e = 0; e < shape.experts; ++e) {
     const checkpoint::ExpertViews v = from.expert(first + e);
-    layout::convert_padded(layout::LogicalBf16<const std::byte>{v.gate.bytes, v.up.bytes, v.down.bytes},
-                           shape.hidden, intermediate, shape.intermediate,
-                           {part(out.w13, e, shape.experts), part(out.w2, e, shape.experts)});
-  });
+    experts.push_back({v.gate.bytes, v.up.bytes, v.down.bytes});
+  }
+  layout::convert_all(experts, shape.hidden, intermediate, shape.intermediate,
+                      layout::ConvertedBf16<std::byte>{out.w13.bytes(), out.w2.bytes()}, rank.workers);
   return out;
 }
 
@@ -180,11 +174,15 @@ std::vector<std::int64_t> select_layers(const checkpoint::Checkpoint& from,
   return layers;
 }
 
-std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions& options, const Rank& rank) {
+std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions& options, const Rank& rank,
+                         Startup* startup) {
   const FpGuard guard;  // scales, gains
+  Startup unwanted;
+  Startup& times = startup != nullptr ? *startup : unwanted;
   std::vector<std::int64_t> selected;
   std::vector<checkpoint::LayerScales> scales;
   comm::agreed(rank.group, "checking the checkpoint", [&] {
+    const Timing timing(times.check);
     selected = select_layers(from, options.layers);
     check_shapes(from, selected, rank.group.size(), options);
     scales = read_scales(from, selected);
@@ -196,13 +194,18 @@ std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions&
   for (std::size_t i = 0; i < selected.size(); ++i) {
     const checkpoint::MoeLayer& source = from.layer(selected[i]);
     say(rank, source, scales[i]);
-    check_values(source, count * rank.group.rank(), count, rank);
+    {
+      const Timing timing(times.check);
+      check_values(source, count * rank.group.rank(), count, rank);
+    }
+    const Timing timing(times.convert);
     comm::agreed(rank.group, fmt::format("loading layer {}", selected[i]), [&] {
       // attempt: what is no Error gets the layer too.
       if (const Verdict v =
               attempt([&] { layers.push_back(build_layer(from, source, scales[i], options, rank)); }))
         fail(v->kind, "layer {}: {}", selected[i], v->text);
     });
+    times.bytes += layers.back().expert_bytes(Mode::ep) * count;
     if (options.progress)
       options.progress(static_cast<std::int64_t>(i) + 1, static_cast<std::int64_t>(selected.size()));
   }

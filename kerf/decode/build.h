@@ -17,6 +17,7 @@
 #include "kerf/comm/group.h"
 #include "kerf/decode/layer.h"
 #include "kerf/decode/meter.h"
+#include "kerf/decode/startup.h"
 #include "kerf/layout/geometry.h"
 
 namespace kerf::decode {
@@ -60,7 +61,9 @@ std::vector<std::int64_t> select_layers(const checkpoint::Checkpoint& from,
 // Collective. Errors, the same on every rank: usage (a layer or backend that does not exist), unsupported (a
 // shape that the layout cannot hold, experts that do not divide over the ranks: with the legal values),
 // checkpoint (all faults of the global scales, norms and selection biases of all layers, before anything is
-// allocated; then a layer's block scales or BF16 weights, before that layer is), memory.
-std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions& options, const Rank& rank);
+// allocated; then a layer's block scales or BF16 weights, before that layer is), memory. `startup`, where it
+// is given: what was checked and converted here is added.
+std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions& options, const Rank& rank,
+                         Startup* startup = nullptr);
 
 }  // namespace kerf::decode

@@ -227,7 +227,11 @@ Report run(const checkpoint::Checkpoint& from, const Options& options, const Ran
   building.tune = options.tune;
   building.progress = options.progress;
   const Runtime runtime = Runtime::build(from, building, rank);
-  runtime.warm_up();
+  Startup startup = runtime.startup();
+  {
+    const Timing timing(startup.warm_up);
+    runtime.warm_up();
+  }
 
   const checkpoint::ModelConfig& config = from.config();
   Report report;
@@ -248,6 +252,7 @@ Report run(const checkpoint::Checkpoint& from, const Options& options, const Ran
   report.tactic = tactic_of(runtime, options.batches.front());
   report.stock_tactics = stock_tactics(runtime);
   report.footprint = largest(runtime.footprint(), rank.group);
+  report.startup = slowest(startup, rank.group);
   const auto steps =
       static_cast<std::int64_t>(options.modes.size() * options.batches.size() * options.tails.size());
   for (const Mode mode : options.modes) {

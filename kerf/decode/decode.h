@@ -12,6 +12,7 @@
 #include "kerf/decode/layer.h"
 #include "kerf/decode/probe.h"
 #include "kerf/decode/runtime.h"
+#include "kerf/decode/startup.h"
 
 namespace kerf::decode {
 
@@ -93,6 +94,7 @@ struct Report {
   TacticReport tactic;
   StockTactics stock_tactics;
   Footprint footprint;  // of the rank that has most
+  Startup startup;      // of each stage the slowest rank
   std::vector<StepReport> steps;
 };
 

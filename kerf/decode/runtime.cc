@@ -97,7 +97,7 @@ Runtime Runtime::build(const checkpoint::Checkpoint& from, const RuntimeOptions&
   loading.slices = options.expert_tp ? rank.row().size() : 1;
   if (options.progress && rank.group.rank() == 0)
     loading.progress = [&](std::int64_t done, std::int64_t of) { options.progress("loading", done, of); };
-  return assemble([&] { return decode::build(from, loading, rank); },
+  return assemble([&](Startup& startup) { return decode::build(from, loading, rank, &startup); },
                   [&](std::span<const Layer> layers) {
                     std::vector<std::int64_t> indices;
                     for (const Layer& layer : layers) indices.push_back(layer.index);
@@ -119,11 +119,15 @@ Runtime Runtime::adopt(std::span<const StockLayer> layers, const ModelSize& mode
     router = router_for(model);
     check_tokens(options.max_tokens);
   });
-  return assemble([&] { return decode::adopt(layers, model, options.build.backend, rank); },
-                  [](std::span<const Layer>) { return std::vector<LayerBlock>(); }, router, options, rank);
+  return assemble(
+      [&](Startup& startup) {
+        const Timing timing(startup.check);
+        return decode::adopt(layers, model, options.build.backend, rank);
+      },
+      [](std::span<const Layer>) { return std::vector<LayerBlock>(); }, router, options, rank);
 }
 
-Runtime Runtime::assemble(const std::function<std::vector<Layer>()>& layers,
+Runtime Runtime::assemble(const std::function<std::vector<Layer>(Startup&)>& layers,
                           const std::function<std::vector<LayerBlock>(std::span<const Layer>)>& blocks,
                           const routing::Router& router, const RuntimeOptions& options, const Rank& rank) {
   if (!rank.group.ordered())
@@ -134,9 +138,13 @@ Runtime Runtime::assemble(const std::function<std::vector<Layer>()>& layers,
   const bool reports = options.progress && rank.group.rank() == 0;
   const std::int64_t before = rank.memory.current();
   Runtime out(rank, router);
-  out.layers_ = layers();
+  Startup& startup = out.startup_;
+  out.layers_ = layers(startup);
   out.footprint_.stock = rank.memory.current() - before;
-  out.blocks_ = blocks(out.layers_);
+  {
+    const Timing timing(startup.blocks);
+    out.blocks_ = blocks(out.layers_);
+  }
   out.footprint_.block = rank.memory.current() - before - out.footprint_.stock;
   if (options.expert_tp) {
     if (options.tail.kind == tail::Kind::exact)
@@ -148,19 +156,30 @@ Runtime Runtime::assemble(const std::function<std::vector<Layer>()>& layers,
         options.progress("resharding", done, of);
       };
     out.sharding_ = shard(out.layers_, sharding, rank);
+    startup.reshard = out.sharding_->seconds;
+    startup.probe = out.sharding_->probe_seconds;
     out.footprint_.sliced = rank.memory.current() - before - out.footprint_.stock - out.footprint_.block;
   }
   // Bodies first: a tactic is chosen among those that have one.
-  out.plan_ = make_plan(out.layers_, {options.max_tokens, options.largest_tile, options.tail}, rank);
-  choose_tactics(out.plan_, out.layers_, options, rank);
-  out.tuning_ = tune(out.plan_, out.layers_, options.build.backend, options.tune, rank);
-  warn_of_missing_bodies(out.plan_, out.layers_, rank);
-  out.all_reduce_ = StepAllReduce::bind(options.all_reduce, options.max_tokens, rank);
-  if (!out.blocks_.empty())
-    comm::agreed(rank.group, "planning the blocks", [&] {
-      out.block_scratch_ =
-          block::Scratch(rank.memory, out.blocks_.front().weights, options.max_tokens, rank.workers.size());
-    });
+  {
+    const Timing timing(startup.plan);
+    out.plan_ = make_plan(out.layers_, {options.max_tokens, options.largest_tile, options.tail}, rank);
+    choose_tactics(out.plan_, out.layers_, options, rank);
+  }
+  {
+    const Timing timing(startup.tune);
+    out.tuning_ = tune(out.plan_, out.layers_, options.build.backend, options.tune, rank);
+  }
+  {
+    const Timing timing(startup.plan);
+    warn_of_missing_bodies(out.plan_, out.layers_, rank);
+    out.all_reduce_ = StepAllReduce::bind(options.all_reduce, options.max_tokens, rank);
+    if (!out.blocks_.empty())
+      comm::agreed(rank.group, "planning the blocks", [&] {
+        out.block_scratch_ =
+            block::Scratch(rank.memory, out.blocks_.front().weights, options.max_tokens, rank.workers.size());
+      });
+  }
   const Footprint& held = out.footprint_;
   out.footprint_.steps = rank.memory.current() - before - held.stock - held.block - held.sliced;
   out.warm_tokens_ = std::clamp<std::int64_t>(options.warm_tokens, 1, options.max_tokens);

@@ -21,6 +21,7 @@
 #include "kerf/decode/plan.h"
 #include "kerf/decode/probe.h"
 #include "kerf/decode/shard.h"
+#include "kerf/decode/startup.h"
 #include "kerf/decode/step.h"
 #include "kerf/decode/tune.h"
 #include "kerf/routing/router.h"
@@ -76,6 +77,8 @@ class Runtime {
   // The router of made logits (inputs.h): `renormalize`, whatever router the checkpoint has.
   [[nodiscard]] const routing::Router& router() const { return router_; }
   [[nodiscard]] const Footprint& footprint() const { return footprint_; }
+  // What building took on this rank; its warm_up is 0: whoever calls that times it.
+  [[nodiscard]] const Startup& startup() const { return startup_; }
   // A layer each; empty for BlockKind::none.
   [[nodiscard]] std::span<const LayerBlock> blocks() const { return blocks_; }
 
@@ -129,7 +132,7 @@ class Runtime {
                                                std::size_t x) const;
   Runtime(const Rank& rank, routing::Router router) : rank_(rank), router_(router) {}
   // Layers, blocks, expert TP, plan: what building and adopting have in common.
-  static Runtime assemble(const std::function<std::vector<Layer>()>& layers,
+  static Runtime assemble(const std::function<std::vector<Layer>(Startup&)>& layers,
                           const std::function<std::vector<LayerBlock>(std::span<const Layer>)>& blocks,
                           const routing::Router& router, const RuntimeOptions& options, const Rank& rank);
 
@@ -143,6 +146,7 @@ class Runtime {
   StepAllReduce all_reduce_;
   TuneReport tuning_;
   Footprint footprint_;
+  Startup startup_;
   std::int64_t warm_tokens_ = 0;
 };
 

@@ -1,13 +1,13 @@
 #include "kerf/decode/shard.h"
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <utility>
 #include <vector>
 
 #include "kerf/base/format.h"
 #include "kerf/comm/agree.h"
+#include "kerf/decode/startup.h"
 #include "kerf/expert_tp/expert_tp.h"
 #include "kerf/layout/geometry.h"
 
@@ -84,9 +84,11 @@ ShardReport shard(std::span<Layer> layers, const ShardOptions& options, const Ra
   for (Layer& layer : layers) {
     if (layer.kind != checkpoint::ExpertKind::nvfp4) continue;
     rank.group.barrier("the next layer's reshard");
-    const auto start = std::chrono::steady_clock::now();
-    cut(layer, options.backend, rank, options.uneven);
-    seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    {
+      const Timing timing(seconds);
+      cut(layer, options.backend, rank, options.uneven);
+    }
+    const Timing timing(report.probe_seconds);
     report.bytes_per_rank += layer.sliced->bytes();
     const double value = probe(layer, options.probe, rank);
     if (rank.group.rank() == 0)

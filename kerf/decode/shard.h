@@ -31,6 +31,7 @@ struct ShardReport {
   std::int64_t nvfp4_layers = 0;
   std::int64_t bf16_layers = 0;
   double seconds = 0;                 // the reshards alone, slowest rank
+  double probe_seconds = 0;           // the probes, this rank's
   std::int64_t bytes_per_rank = 0;    // TP tensors of the rank with the widest slices, layers added up
   std::int64_t peak_extra_bytes = 0;  // beyond stock, at the highest point, on the rank that had most
   double min_rel_l2 = 0;

@@ -64,7 +64,13 @@ TEST(DecodeCommand, WritesTheJsonThatOthersReadBy) {
   const Json j = Json::parse(ran.out);
   EXPECT_EQ(keys(j),
             (Names{"activation", "backend", "block", "checkpoint", "device", "group", "memory_per_rank",
-                   "probe", "ranks", "reshard", "steps", "stock_tactics", "tactic"}));
+                   "probe", "ranks", "reshard", "startup", "steps", "stock_tactics", "tactic"}));
+  EXPECT_EQ(keys(j["startup"]), (Names{"block_s", "bytes", "check_s", "convert_s", "open_s", "plan_s",
+                                       "probe_s", "reshard_s", "tune_s", "warm_up_s"}));
+  for (const char* stage : {"check_s", "convert_s", "open_s", "plan_s", "probe_s", "reshard_s", "warm_up_s"})
+    EXPECT_GT(j["startup"][stage], 0.0) << stage;
+  // 16 experts of 256 x 256: three NVFP4 layers and a BF16 one, on all ranks together.
+  EXPECT_EQ(j["startup"]["bytes"], 16 * 3 * 256 * 256 * 9 / 16 * 3 + 16 * 3 * 256 * 256 * 2);
   EXPECT_EQ(keys(j["checkpoint"]), (Names{"bf16_layers", "converted_intermediate", "experts", "hidden",
                                           "intermediate", "layers", "nvfp4_layers", "top_k"}));
   EXPECT_EQ(keys(j["reshard"]),
@@ -141,8 +147,9 @@ TEST(DecodeCommand, RunsThePlainBlock) {
 TEST(DecodeCommand, ReportsForPeople) {
   const Ran ran = decode({model(), "--ranks", "2"});
   ASSERT_EQ(ran.code, 0) << ran.err;
-  for (const char* word : {"checkpoint", "placement", "reshard", "probe", "tactic", "memory", "us per layer",
-                           "busiest rank", "EP takes", "4 layers (3 NVFP4, 1 BF16)"})
+  for (const char* word :
+       {"checkpoint", "placement", "reshard", "probe", "tactic", "memory", "us per layer", "startup     ",
+        " loaded in ", "warm-up ", "busiest rank", "EP takes", "4 layers (3 NVFP4, 1 BF16)"})
     EXPECT_NE(ran.out.find(word), std::string::npos) << word << " in\n" << ran.out;
 }
 
