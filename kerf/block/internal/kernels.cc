@@ -12,7 +12,7 @@
 
 #include <hwy/highway.h>
 
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
 
 HWY_BEFORE_NAMESPACE();
 namespace kerf::block::internal::HWY_NAMESPACE {
@@ -96,8 +96,8 @@ void Dots(const W* w, std::int64_t k, const std::uint16_t* const* x, int count, 
 }  // namespace
 
 const Kernels& Table() {
-  static constexpr Kernels table = {HWY_TARGET == HWY_AVX2 ? "avx2" : "avx512", Dots<float>,
-                                    Dots<std::uint16_t>};
+  constexpr const char* isa = HWY_TARGET == HWY_NEON ? "neon" : HWY_TARGET == HWY_AVX2 ? "avx2" : "avx512";
+  static constexpr Kernels table = {isa, Dots<float>, Dots<std::uint16_t>};
   return table;
 }
 
@@ -122,6 +122,9 @@ std::span<const Kernels* const> vector_kernels() {
 #endif
 #if HWY_TARGETS & HWY_AVX2
     if ((here & HWY_AVX2) != 0) out.tables[out.count++] = &N_AVX2::Table();
+#endif
+#if HWY_TARGETS & HWY_NEON
+    out.tables[out.count++] = &N_NEON::Table();  // every AArch64 CPU runs them: nothing in them needs AES
 #endif
     return out;
   }();

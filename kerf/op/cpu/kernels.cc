@@ -9,10 +9,10 @@
 #include "kerf/numeric/segment_tree.h"
 #include "kerf/op/cpu/kernels.h"
 
-// Two targets have kernels: AVX2, and AVX-512 together with VNNI and VBMI. The portable layer's AVX-512
-// target lacks the latter two, so they are added to its compiler flags and asked for separately below.
-// Targets without a fused multiply-add would need two roundings where canonical arithmetic has one: they run
-// the scalar table.
+// Three targets have kernels: AVX2, AVX-512 together with VNNI and VBMI, and NEON on AArch64. The portable
+// layer's AVX-512 target lacks VNNI and VBMI, so they are added to its compiler flags and asked for separately
+// below. Targets without a fused multiply-add would need two roundings where canonical arithmetic has one:
+// they run the scalar table.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kerf/op/cpu/kernels.cc"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
@@ -24,7 +24,7 @@
 #define HWY_TARGET_STR HWY_TARGET_STR_AVX3 ",avx512vnni,avx512vbmi"
 #endif
 
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
 
 HWY_BEFORE_NAMESPACE();
 namespace kerf::op::cpu::HWY_NAMESPACE {
@@ -41,8 +41,10 @@ HWY_AFTER_NAMESPACE();
 // clang-format off
 #if HWY_TARGET == HWY_AVX3
 #include "kerf/op/cpu/avx512-inl.h"
-#else
+#elif HWY_TARGET == HWY_AVX2
 #include "kerf/op/cpu/avx2-inl.h"
+#else
+#include "kerf/op/cpu/neon-inl.h"
 #endif
 // After the pieces: they use them.
 #include "kerf/op/cpu/nvfp4_dot-inl.h"
@@ -74,13 +76,17 @@ std::span<const Kernels* const> vector_kernels() {
   };
   static const List list = [] {
     List out;
-    const auto here = hwy::SupportedTargets();
+    [[maybe_unused]] const auto here = hwy::SupportedTargets();
 #if HWY_TARGETS & HWY_AVX3
     const bool bytes = __builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512vbmi") != 0;
     if ((here & HWY_AVX3) != 0 && bytes) out.tables[out.count++] = &N_AVX3::Table();
 #endif
 #if HWY_TARGETS & HWY_AVX2
     if ((here & HWY_AVX2) != 0) out.tables[out.count++] = &N_AVX2::Table();
+#endif
+#if HWY_TARGETS & HWY_NEON
+    // Not asked for: what the portable layer means by it includes AES, which these kernels do without.
+    out.tables[out.count++] = &N_NEON::Table();
 #endif
     return out;
   }();
