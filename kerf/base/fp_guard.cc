@@ -24,8 +24,11 @@ FpGuard::~FpGuard() {
 }
 #elif defined(__aarch64__)
 namespace {
-constexpr std::uint64_t kMode =
-    (std::uint64_t{1} << 24) | (std::uint64_t{3} << 22) | (std::uint64_t{1} << 19);
+constexpr std::uint64_t kFlushToZero = std::uint64_t{1} << 24;
+constexpr std::uint64_t kFlushHalvesToZero = std::uint64_t{1} << 19;
+constexpr std::uint64_t kRounding = std::uint64_t{3} << 22;  // both bits clear: to nearest even
+constexpr std::uint64_t kAlternate = 7;  // Armv8.7: inputs flushed to zero, other rules for NaN, lanes kept
+constexpr std::uint64_t kMode = kFlushToZero | kFlushHalvesToZero | kRounding | kAlternate;
 void set(std::uint64_t fpcr) { asm volatile("msr fpcr, %0" : : "r"(fpcr)); }
 }  // namespace
 

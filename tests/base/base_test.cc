@@ -1,7 +1,7 @@
 // Errors, verdicts, environment and the floating point mode.
 #include <gtest/gtest.h>
-#include <xmmintrin.h>
 
+#include <cfenv>
 #include <cstdlib>
 #include <new>
 #include <stdexcept>
@@ -12,6 +12,7 @@
 #include "kerf/base/function_ref.h"
 #include "kerf/base/log.h"
 #include "kerf/base/threads.h"
+#include "tests/support/flushing.h"
 
 namespace kerf {
 namespace {
@@ -69,8 +70,9 @@ TEST(Env, ReadsOnlyWhatTheTableNames) {
 
 TEST(FpGuard, UndoesFlushToZeroForAScopeAlone) {
   volatile float tiny = 0x1p-126F;
-  const unsigned before = _mm_getcsr();
-  _mm_setcsr(before | 0x8040U | 0x2000U);  // flush to zero, denormals are zero, round down
+  const int rounding = std::fegetround();
+  const test::Flushing flushing;
+  ASSERT_EQ(std::fesetround(FE_DOWNWARD), 0);
   EXPECT_EQ(tiny * 0.5F, 0.0F);
   {
     const FpGuard guard;
@@ -79,9 +81,10 @@ TEST(FpGuard, UndoesFlushToZeroForAScopeAlone) {
     EXPECT_EQ(one + 0x1.8p-24F, 1.0F + 0x1p-23F);  // to nearest: up
   }
   EXPECT_EQ(tiny * 0.5F, 0.0F);
+  EXPECT_EQ(std::fegetround(), FE_DOWNWARD);
   // Workers guard every task, on the caller's thread too.
   Workers(2).for_each(8, [&](std::size_t, int) { EXPECT_EQ(tiny * 0.5F, 0x1p-127F); });
-  _mm_setcsr(before);
+  std::fesetround(rounding);
 }
 
 TEST(FunctionRef, CallsWhatItRefersTo) {

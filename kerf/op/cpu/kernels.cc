@@ -10,9 +10,9 @@
 #include "kerf/op/cpu/kernels.h"
 
 // Three targets have kernels: AVX2, AVX-512 together with VNNI and VBMI, and NEON on AArch64. The portable
-// layer's AVX-512 target lacks VNNI and VBMI, so they are added to its compiler flags and asked for separately
-// below. Targets without a fused multiply-add would need two roundings where canonical arithmetic has one:
-// they run the scalar table.
+// layer's AVX-512 target lacks VNNI and VBMI, so they are added to its compiler flags and asked for
+// separately below. Targets without a fused multiply-add would need two roundings where canonical arithmetic
+// has one: they run the scalar table.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kerf/op/cpu/kernels.cc"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep

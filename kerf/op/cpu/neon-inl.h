@@ -1,7 +1,7 @@
 // The pieces of the NVFP4 kernels on AArch64 with nothing but what every such CPU has. Included by kernels.cc
 // for that target alone: on purpose without a guard. What sets and units are, avx512-inl.h says; here a unit
-// is one row, and its eight chains are two registers. Byte products of two signed sides exist here, so weights
-// are looked up as 2w and a chunk's bias is not needed.
+// is one row, and its eight chains are two registers. Byte products of two signed sides exist here, so
+// weights are looked up as 2w and a chunk's bias is not needed.
 
 #include <arm_neon.h>
 
