@@ -17,7 +17,8 @@ struct EnvVariable {
 
 inline constexpr std::array<EnvVariable, 3> env_table = {{
     {"KERF_THREADS", "worker threads of this process, shared by its local ranks", "all cores"},
-    {"KERF_ISA", "instruction set of the CPU op: scalar, avx2, avx512", "the best this CPU has"},
+    {"KERF_ISA", "instruction set of the CPU op: scalar, avx2, avx512, neon, dotprod",
+     "the best this CPU has"},
     {"KERF_TIMEOUT", "seconds that a collective waits for a rank", "60"},
 }};
 

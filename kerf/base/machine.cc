@@ -19,10 +19,15 @@ std::string machine_name() {
     std::string value;
   };
   // Of the first processor; they are alike.
-  std::array<Fact, 4> facts = {{{"model name", "", {}},
+  // x86 has the first four, AArch64 the rest.
+  std::array<Fact, 8> facts = {{{"model name", "", {}},
                                 {"cpu family", ", family ", {}},
                                 {"model", ", model ", {}},
-                                {"stepping", ", stepping ", {}}}};
+                                {"stepping", ", stepping ", {}},
+                                {"CPU implementer", ", implementer ", {}},
+                                {"CPU part", ", part ", {}},
+                                {"CPU variant", ", variant ", {}},
+                                {"CPU revision", ", revision ", {}}}};
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line) && !line.empty();) {
     const std::size_t colon = line.find(':');

@@ -6,6 +6,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kerf::op::cpu::HWY_NAMESPACE {
+namespace {
 
 constexpr int kSumRows = 64;
 
@@ -71,5 +72,6 @@ void DotsBf16(const Bf16Tile& tile, const Bf16Tile& ahead, const float* const* r
   by_count[count - 1](tile, ahead, rows, dots);
 }
 
+}  // namespace
 }  // namespace kerf::op::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

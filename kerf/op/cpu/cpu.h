@@ -8,7 +8,7 @@
 
 namespace kerf::op::cpu {
 
-// "cpu" (the best instruction set here) first, then "cpu:scalar", "cpu:avx2", "cpu:avx512" as far as they run
+// "cpu" (the best instruction set here) first, then "cpu:<isa>" of each table as far as they run
 // here.
 std::vector<const Backend*> backends();
 

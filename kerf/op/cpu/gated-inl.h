@@ -7,6 +7,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kerf::op::cpu::HWY_NAMESPACE {
+namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -159,5 +160,6 @@ void WriteRow(const float* dots, float scale, std::uint16_t* out) {
   }
 }
 
+}  // namespace
 }  // namespace kerf::op::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -7,12 +7,14 @@
 #include "kerf/numeric/bf16.h"
 #include "kerf/numeric/nvfp4.h"
 #include "kerf/numeric/segment_tree.h"
+#include "kerf/op/cpu/dotprod_kernels.h"
 #include "kerf/op/cpu/kernels.h"
 
 // Three targets have kernels: AVX2, AVX-512 together with VNNI and VBMI, and NEON on AArch64. The portable
 // layer's AVX-512 target lacks VNNI and VBMI, so they are added to its compiler flags and asked for
 // separately below. Targets without a fused multiply-add would need two roundings where canonical arithmetic
-// has one: they run the scalar table.
+// has one: they run the scalar table. dotprod_kernels.cc has one more that the portable layer has no name
+// for.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kerf/op/cpu/kernels.cc"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
@@ -45,6 +47,7 @@ HWY_AFTER_NAMESPACE();
 #include "kerf/op/cpu/avx2-inl.h"
 #else
 #include "kerf/op/cpu/neon-inl.h"
+#include "kerf/op/cpu/neon_products-inl.h"
 #endif
 // After the pieces: they use them.
 #include "kerf/op/cpu/nvfp4_dot-inl.h"
@@ -85,6 +88,7 @@ std::span<const Kernels* const> vector_kernels() {
     if ((here & HWY_AVX2) != 0) out.tables[out.count++] = &N_AVX2::Table();
 #endif
 #if HWY_TARGETS & HWY_NEON
+    if (const Kernels* dotprod = dotprod_kernels()) out.tables[out.count++] = dotprod;
     // Not asked for: what the portable layer means by it includes AES, which these kernels do without.
     out.tables[out.count++] = &N_NEON::Table();
 #endif

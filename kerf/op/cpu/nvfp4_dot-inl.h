@@ -8,6 +8,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kerf::op::cpu::HWY_NAMESPACE {
+namespace {
 
 inline constexpr int kUnits = 16 / kRowsAUnit;  // of a set
 inline constexpr int kSegmentChunks = 4;
@@ -136,5 +137,6 @@ void DotsByCount(const Nvfp4Tile& tile, const Nvfp4Tile& ahead, const X* const* 
   by_count[count - 1](tile, ahead, rows, dots);
 }
 
+}  // namespace
 }  // namespace kerf::op::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
