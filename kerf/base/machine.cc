@@ -48,6 +48,13 @@ std::int64_t largest_cache() {
   std::int64_t most = 0;
   for (const int level : {_SC_LEVEL2_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL4_CACHE_SIZE})
     most = std::max<std::int64_t>(most, ::sysconf(level));
+  if (most > 0) return most;
+  // On AArch64 the C library does not know, the kernel does: "1024K".
+  for (int i = 0; i < 8; ++i) {
+    std::ifstream file(fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/size", i));
+    std::int64_t kib = 0;
+    if (file >> kib) most = std::max(most, 1024 * kib);
+  }
   return most;
 }
 

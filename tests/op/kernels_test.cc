@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,9 @@
 #include "tests/support/experts.h"
 
 namespace kerf::op::cpu {
+
+void PrintTo(const Kernels* table, std::ostream* out) { *out << table->isa; }
+
 namespace {
 
 constexpr std::int64_t kWidths[] = {64, 128, 192, 512, 576, 4096};
@@ -122,31 +126,51 @@ TEST_P(EveryTable, DotsOfQuantisedRowsHaveTheScalarBits) {
   }
 }
 
+using Bf16Rows = std::vector<std::vector<std::uint16_t>>;  // [8, K]
+
+void compare_wide(const Kernels& table, const Tile& tile, std::int64_t k, const Bf16Rows& x) {
+  compare_dots<WideChunk>(
+      table, tile, k,
+      [&](const BlockOrder& order) {
+        return rows_of<WideChunk>(k,
+                                  [&](std::size_t t, WideChunk* out) { expand(x[t].data(), k, order, out); });
+      },
+      [](const Kernels& with, const Nvfp4Tile& at, const WideChunk* const* rows, int count, float* dots) {
+        with.dots_wide(at, at, rows, count, dots);
+      });
+}
+
 TEST_P(EveryTable, DotsOfBf16RowsHaveTheScalarBits) {
   test::Random random(2);
   for (const std::int64_t k : kWidths) {
     const Tile tile = random_tile(k, random);
-    std::vector<std::vector<std::uint16_t>> x(most_rows_a_pass);
-    for (std::size_t t = 0; t < most_rows_a_pass; ++t)
-      for (std::int64_t i = 0; i < k; ++i) x[t].push_back(numeric::f32_to_bf16(random.normal()));
-    for (std::int64_t i = 0; i < k; ++i) {
-      x[1][static_cast<std::size_t>(i)] = 0x3FFF;  // high bytes of 127
-      x[2][static_cast<std::size_t>(i)] = 0xBFFF;
-    }
+    Bf16Rows x(most_rows_a_pass);
+    for (auto& row : x)
+      for (std::int64_t i = 0; i < k; ++i) row.push_back(numeric::f32_to_bf16(random.normal()));
+    x[1].assign(x[1].size(), 0x3FFF);  // just below 2: high bytes of 127
+    x[2].assign(x[2].size(), 0xBFFF);
     x[3][5] = numeric::f32_to_bf16(kInfinity);
     x[4][6] = numeric::f32_to_bf16(kNan);
     x[5][7] = 0x0001;  // subnormal
     x[6].assign(x[6].size(), 0x8000);
-    compare_dots<WideChunk>(
-        *GetParam(), tile, k,
-        [&](const BlockOrder& order) {
-          return rows_of<WideChunk>(
-              k, [&](std::size_t t, WideChunk* out) { expand(x[t].data(), k, order, out); });
-        },
-        [](const Kernels& table, const Nvfp4Tile& at, const WideChunk* const* rows, int count, float* dots) {
-          table.dots_wide(at, at, rows, count, dots);
-        });
+    compare_wide(*GetParam(), tile, k, x);
   }
+}
+
+// Block dots of 21 bits with scales of 4: where an fma and two roundings differ.
+TEST_P(EveryTable, BlockDotsOfBf16RowsRoundOnce) {
+  test::Random random(6);
+  constexpr std::int64_t k = 512;
+  Tile tile = random_tile(k, random);
+  for (auto& code : tile.codes) code = static_cast<std::uint8_t>(7 | random.below(8) << 4);
+  Bf16Rows x(most_rows_a_pass);
+  for (auto& row : x) {
+    for (std::int64_t i = 0; i < k; i += 2) {
+      row.push_back(static_cast<std::uint16_t>(0x3F80 + random.below(128)));  // 1 to 2
+      row.push_back(numeric::f32_to_bf16(random.normal() * 0x1p-8F));
+    }
+  }
+  compare_wide(*GetParam(), tile, k, x);
 }
 
 // The largest sums that bytes can have: all weights 6 or -6, all bytes of x at their ends.
