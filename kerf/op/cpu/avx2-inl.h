@@ -21,7 +21,6 @@ struct Sixteen {
 
 // Places: pairs of m and m + 1, for each g in turn.
 constexpr int RowOf(int place) { return 2 * (place / 8) + place % 2 + 32 * (place % 8 / 2); }
-inline constexpr int kPlaceOfSum[16] = {0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15};
 
 HWY_INLINE Lanes ZeroLanes() { return _mm256_setzero_ps(); }
 HWY_INLINE Lanes MulAdd(__m256i dots, Lanes weight_scale, const float* x_scale, Lanes sum) {
@@ -30,9 +29,16 @@ HWY_INLINE Lanes MulAdd(__m256i dots, Lanes weight_scale, const float* x_scale, 
 HWY_INLINE Sixteen Add(const Sixteen& a, const Sixteen& b) {
   return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
 }
-HWY_INLINE void StoreSixteen(const Sixteen& v, float* out) {
-  _mm256_store_ps(out, v.low);
-  _mm256_store_ps(out + 8, v.high);
+HWY_INLINE void StoreSixteen(const Sixteen& v, float* rows) {
+  // Each register: two m's of g = 0, 2 | of g = 1, 3.
+  const __m256d low = _mm256_castps_pd(v.low);
+  const __m256d high = _mm256_castps_pd(v.high);
+  const __m256 g01 = _mm256_castpd_ps(_mm256_unpacklo_pd(low, high));
+  const __m256 g23 = _mm256_castpd_ps(_mm256_unpackhi_pd(low, high));
+  _mm_storeu_ps(rows, _mm256_castps256_ps128(g01));
+  _mm_storeu_ps(rows + 32, _mm256_extractf128_ps(g01, 1));
+  _mm_storeu_ps(rows + 64, _mm256_castps256_ps128(g23));
+  _mm_storeu_ps(rows + 96, _mm256_extractf128_ps(g23, 1));
 }
 
 HWY_INLINE __m256 EightSums(const Lanes* rows) {

@@ -18,11 +18,10 @@ template <int Count>
 inline constexpr int kAtOnce = 2;
 
 using Lanes = __m512;    // [row of the unit][chain]
-using Sixteen = __m512;  // one value of each row of a set, in the order of kRowOfSum
+using Sixteen = __m512;  // one value of each row of a set
 
 // Places of a set's rows: unit u holds places 2u and 2u + 1, m and m + 1 of the same g.
 constexpr int RowOf(int place) { return place % 4 + 32 * (place / 4); }
-inline constexpr int kPlaceOfSum[16] = {0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15};
 
 HWY_INLINE Lanes ZeroLanes() { return _mm512_setzero_ps(); }
 HWY_INLINE Lanes MulAdd(__m512i dots, Lanes weight_scale, const float* x_scale, Lanes sum) {
@@ -30,7 +29,15 @@ HWY_INLINE Lanes MulAdd(__m512i dots, Lanes weight_scale, const float* x_scale, 
   return _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), scale, sum);
 }
 HWY_INLINE Sixteen Add(Sixteen a, Sixteen b) { return _mm512_add_ps(a, b); }
-HWY_INLINE void StoreSixteen(Sixteen v, float* out) { _mm512_store_ps(out, v); }
+// rows[32 g + m] for the four m's of the set.
+HWY_INLINE void StoreSixteen(Sixteen v, float* rows) {
+  const __m512i by_g = _mm512_set_epi32(15, 11, 14, 10, 13, 9, 12, 8, 7, 3, 6, 2, 5, 1, 4, 0);
+  const __m512 sorted = _mm512_permutexvar_ps(by_g, v);
+  _mm_storeu_ps(rows, _mm512_castps512_ps128(sorted));
+  _mm_storeu_ps(rows + 32, _mm512_extractf32x4_ps(sorted, 1));
+  _mm_storeu_ps(rows + 64, _mm512_extractf32x4_ps(sorted, 2));
+  _mm_storeu_ps(rows + 96, _mm512_extractf32x4_ps(sorted, 3));
+}
 
 // ((c0+c1)+(c2+c3))+((c4+c5)+(c6+c7)) of a set's sixteen rows.
 HWY_INLINE Sixteen SegmentSums(const Lanes* units) {

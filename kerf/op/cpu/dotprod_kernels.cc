@@ -31,19 +31,14 @@ HWY_AFTER_NAMESPACE();
 // clang-format off
 #include "kerf/op/cpu/neon-inl.h"
 #include "kerf/op/cpu/neon_dotprod-inl.h"
-// After the pieces: they use them.
-#include "kerf/op/cpu/nvfp4_dot-inl.h"
-#include "kerf/op/cpu/bf16_dot-inl.h"
-#include "kerf/op/cpu/gated-inl.h"
+// After the pieces: it uses them.
+#include "kerf/op/cpu/table-inl.h"
 // clang-format on
 
 namespace kerf::op::cpu {
 
 const Kernels* dotprod_kernels() {
-  using namespace HWY_NAMESPACE;
-  static constexpr Kernels table = {kIsa,       kOrder,  DotsByCount<Chunk>, DotsByCount<WideChunk>, DotsBf16,
-                                    Requantise, Activate};
-  return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0 ? &table : nullptr;
+  return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0 ? &HWY_NAMESPACE::Table() : nullptr;
 }
 
 }  // namespace kerf::op::cpu

@@ -49,23 +49,9 @@ HWY_AFTER_NAMESPACE();
 #include "kerf/op/cpu/neon-inl.h"
 #include "kerf/op/cpu/neon_products-inl.h"
 #endif
-// After the pieces: they use them.
-#include "kerf/op/cpu/nvfp4_dot-inl.h"
-#include "kerf/op/cpu/bf16_dot-inl.h"
-#include "kerf/op/cpu/gated-inl.h"
+// After the pieces: it uses them.
+#include "kerf/op/cpu/table-inl.h"
 // clang-format on
-
-HWY_BEFORE_NAMESPACE();
-namespace kerf::op::cpu::HWY_NAMESPACE {
-
-const Kernels& Table() {
-  static constexpr Kernels table = {kIsa,     kOrder,     DotsByCount<Chunk>, DotsByCount<WideChunk>,
-                                    DotsBf16, Requantise, Activate,           WriteRow};
-  return table;
-}
-
-}  // namespace kerf::op::cpu::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
 #endif
 
 #if HWY_ONCE

@@ -28,7 +28,6 @@ struct Sums {  // block dots of a unit
 
 // Places: four m's of each g in turn.
 constexpr int RowOf(int place) { return place % 4 + 32 * (place / 4); }
-inline constexpr int kPlaceOfSum[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 HWY_INLINE Lanes ZeroLanes() { return {vdupq_n_f32(0.0F), vdupq_n_f32(0.0F)}; }
 HWY_INLINE Lanes MulAdd(const Sums& dots, const Lanes& weight_scale, const float* x_scale, const Lanes& sum) {
@@ -42,8 +41,8 @@ HWY_INLINE Sixteen Add(const Sixteen& a, const Sixteen& b) {
   for (int i = 0; i < 4; ++i) out.four[i] = vaddq_f32(a.four[i], b.four[i]);
   return out;
 }
-HWY_INLINE void StoreSixteen(const Sixteen& v, float* out) {
-  for (int i = 0; i < 4; ++i) vst1q_f32(out + 4 * i, v.four[i]);
+HWY_INLINE void StoreSixteen(const Sixteen& v, float* rows) {
+  for (int g = 0; g < 4; ++g) vst1q_f32(rows + 32 * g, v.four[g]);
 }
 
 // ((c0+c1)+(c2+c3))+((c4+c5)+(c6+c7)) of a set's sixteen rows.

@@ -13,6 +13,10 @@ namespace {
 inline constexpr int kUnits = 16 / kRowsAUnit;  // of a set
 inline constexpr int kSegmentChunks = 4;
 
+// How many sets ahead bytes are asked for: a memory access takes as long as reading some KiB does, and the
+// sets of short rows are small.
+HWY_INLINE int Lead(std::int64_t k) { return k >= 1024 ? 1 : k >= 512 ? 2 : 4; }
+
 // numeric::BalancedSum for sixteen rows of each of Count token rows.
 template <int Count>
 struct SegmentTree {
@@ -94,13 +98,10 @@ void DotsOf(const Nvfp4Tile& tile, const Nvfp4Tile& ahead, const X* const* rows,
   const std::int64_t row_bytes = tile.k / 2;
   const std::int64_t whole = tile.k / 128;
   for (int set = 0; set < 8; ++set) {
-    const bool last = set == 7;
-    Window w = {tile.codes + 4 * set * row_bytes,
-                tile.scales + 64 * set,
-                row_bytes,
-                last ? ahead.codes : tile.codes + 4 * (set + 1) * row_bytes,
-                last ? ahead.scales : tile.scales + 64 * (set + 1),
-                last ? ahead.k / 2 : row_bytes};
+    const int to = set + Lead(tile.k);
+    const Nvfp4Tile& next = to < 8 ? tile : ahead;
+    Window w = {tile.codes + 4 * set * row_bytes,         tile.scales + 64 * set,      row_bytes,
+                next.codes + 4 * (to % 8) * (next.k / 2), next.scales + 64 * (to % 8), next.k / 2};
     SegmentTree<Count> tree;
     const X* x[Count];
     std::copy_n(rows, Count, x);
@@ -120,11 +121,7 @@ void DotsOf(const Nvfp4Tile& tile, const Nvfp4Tile& ahead, const X* const* rows,
       SegmentOf<Count>(w, x, static_cast<int>(left), half, tree.Top());
       advance();
     }
-    for (int t = 0; t < Count; ++t) {
-      alignas(64) float sixteen[16];
-      StoreSixteen(tree.Sum(t), sixteen);
-      for (int i = 0; i < 16; ++i) dots[t * tile_rows + 4 * set + RowOf(kPlaceOfSum[i])] = sixteen[i];
-    }
+    for (int t = 0; t < Count; ++t) StoreSixteen(tree.Sum(t), dots + t * tile_rows + 4 * set);
   }
 }
 

@@ -1,0 +1,20 @@
+// The generic kernels over one target's pieces, and the table of them all. Included after those pieces, once
+// per target: on purpose without a guard.
+
+// clang-format off
+#include "kerf/op/cpu/nvfp4_dot-inl.h"
+#include "kerf/op/cpu/bf16_dot-inl.h"
+#include "kerf/op/cpu/gated-inl.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace kerf::op::cpu::HWY_NAMESPACE {
+
+const Kernels& Table() {
+  static constexpr Kernels table = {kIsa,     kOrder,     DotsByCount<Chunk>, DotsByCount<WideChunk>,
+                                    DotsBf16, Requantise, Activate,           WriteRow};
+  return table;
+}
+
+}  // namespace kerf::op::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
