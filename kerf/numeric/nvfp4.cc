@@ -5,6 +5,7 @@
 #include "kerf/base/format.h"
 #include "kerf/base/fp_guard.h"
 #include "kerf/numeric/bf16.h"
+#include "kerf/numeric/internal/quantise_rows.h"
 
 namespace kerf::numeric {
 
@@ -35,6 +36,12 @@ void quantise(std::span<const T> x, std::int64_t k, float gs, std::span<std::uin
 
 void quantise_rows(std::span<const std::uint16_t> x_bf16, std::int64_t k, float gs,
                    std::span<std::uint8_t> codes, std::span<std::uint8_t> scales, Quantiser recipe) {
+  if (recipe == Quantiser::vllm) {
+    check(x_bf16.size(), k, codes.size(), scales.size());
+    const FpGuard guard;
+    internal::quantise_rows_vllm(x_bf16.data(), scales.size(), gs, codes.data(), scales.data());
+    return;
+  }
   quantise(x_bf16, k, gs, codes, scales, recipe, [](std::uint16_t v) { return bf16_to_f32(v); });
 }
 

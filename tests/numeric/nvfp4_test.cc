@@ -1,7 +1,9 @@
 // The quantiser, all three recipes, against the golden vectors bit for bit.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -81,6 +83,35 @@ TEST(Quantiser, NanStaysVisible) {
   const Nvfp4Block block = quantise_block(x, 1.0F);
   EXPECT_EQ(block.scale, 0x7F);
   for (int i = 0; i < 16; ++i) EXPECT_TRUE(std::isnan(dequantise(block, i))) << i;
+}
+
+// Rows of bf16 run on vectors: every bit pattern of bf16, as the largest of its block and beside larger ones,
+// gives the bytes of quantise_block, for global scales of all sizes.
+TEST(Quantiser, RowsOfBf16AreBlocksForEveryBitPattern) {
+  constexpr std::array<std::uint16_t, 15> company = {0x0000, 0x8000, 0x3F80, 0xBF40, 0x0001,
+                                                     0x8080, 0x4049, 0x7F7F, 0x3E99, 0xC2C8,
+                                                     0x0080, 0x3F00, 0xBE80, 0x4110, 0x3DCC};
+  std::vector<std::uint16_t> x;
+  for (std::uint32_t pattern = 0; pattern < 0x10000; ++pattern)
+    for (std::size_t i = 0; i < 16; ++i) {
+      // Alone with small multiples of itself, or among others, in turns; at every place of the block.
+      const auto own = static_cast<std::uint16_t>(pattern);
+      const auto smaller = static_cast<std::uint16_t>(own >= 0x0400 ? (own - 0x20 * i) : own);
+      x.push_back(i == pattern % 16 ? own : pattern % 2 == 0 ? smaller : company[i % company.size()]);
+    }
+  for (const float gs : {1.0F, 448.0F, 0x1p-20F, 0x1p60F, 3.7e-3F, std::numeric_limits<float>::infinity()}) {
+    std::vector<std::uint8_t> codes(x.size() / 2);
+    std::vector<std::uint8_t> scales(x.size() / 16);
+    quantise_rows(x, 256, gs, codes, scales);
+    for (std::size_t b = 0; b < scales.size(); ++b) {
+      std::array<float, 16> block{};
+      for (std::size_t i = 0; i < 16; ++i) block[i] = bf16_to_f32(x[16 * b + i]);
+      const Nvfp4Block want = quantise_block(block, gs);
+      ASSERT_EQ(scales[b], want.scale) << "pattern " << b << " gs " << gs;
+      for (std::size_t i = 0; i < 8; ++i)
+        ASSERT_EQ(codes[8 * b + i], want.codes[i]) << "pattern " << b << " gs " << gs << " byte " << i;
+    }
+  }
 }
 
 TEST(Quantiser, DequantisedBlocksAreNear) {
