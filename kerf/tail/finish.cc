@@ -1,6 +1,7 @@
 #include "kerf/tail/internal/finish.h"
 
 #include "kerf/numeric/bf16.h"
+#include "kerf/numeric/fma_row.h"
 #include "kerf/tail/internal/checks.h"
 
 namespace kerf::tail::internal {
@@ -24,7 +25,7 @@ void add_route(std::span<const std::uint16_t> row, float weight, const std::opti
   } else {
     std::transform(row.begin(), row.end(), values.row.begin(), numeric::bf16_to_f32);
   }
-  for (std::size_t h = 0; h < row.size(); ++h) values.sum[h] = std::fma(weight, values.row[h], values.sum[h]);
+  numeric::fma_row(weight, values.row, values.sum);
 }
 
 }  // namespace
