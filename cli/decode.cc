@@ -281,7 +281,8 @@ void print_startup(const decode::Startup& s, double open, Output& out) {
                                       {"plan", s.plan},
                                       {"tune", s.tune},
                                       {"warm-up", s.warm_up}})
-    if (seconds >= 0.0005) rest += fmt::format("{}{} {:.3f} s", rest.empty() ? "" : ", ", name, seconds);
+    // What did not happen took no time at all.
+    if (seconds > 0) rest += fmt::format("{}{} {:.3f} s", rest.empty() ? "" : ", ", name, seconds);
   if (!rest.empty()) out.line("            {}", rest);
 }
 
