@@ -2,6 +2,7 @@
 // by one, so the bytes are the same on every instruction set.
 #include "kerf/numeric/internal/quantise_rows.h"
 
+#include <cstring>
 #include <limits>
 
 #include "kerf/numeric/bf16.h"
@@ -56,6 +57,15 @@ HWY_INLINE hn::Vec<U> Codes(hn::Vec<F> y) {
   return hn::IfThenElse(hn::RebindMask(u, hn::IsNaN(y)), hn::Set(u, 7), hn::Or(code, sign));
 }
 
+// Eight codes to four bytes, the first of each two in the low nibble.
+std::uint32_t pack_nibbles(const std::uint8_t* code) {
+  std::uint64_t v = 0;
+  std::memcpy(&v, code, 8);
+  v = (v | (v >> 4)) & 0x00FF00FF00FF00FFU;
+  v = (v | (v >> 8)) & 0x0000FFFF0000FFFFU;
+  return static_cast<std::uint32_t>(v | (v >> 16));
+}
+
 void Rows(const std::uint16_t* x, std::size_t blocks, float gs, std::uint8_t* codes, std::uint8_t* scales) {
   const F f;
   const U u;
@@ -74,8 +84,10 @@ void Rows(const std::uint16_t* x, std::size_t blocks, float gs, std::uint8_t* co
     std::uint8_t code[16];
     for (std::size_t j = 0; j < 16; j += hn::Lanes(f))
       hn::StoreU(hn::DemoteTo(u8, hn::BitCast(i, Codes(hn::Mul(hn::Load(f, values + j), t)))), u8, code + j);
-    for (std::size_t j = 0; j < 8; ++j)
-      codes[8 * b + j] = static_cast<std::uint8_t>(code[2 * j] | (code[2 * j + 1] << 4));
+    for (std::size_t j = 0; j < 2; ++j) {
+      const std::uint32_t packed = pack_nibbles(code + 8 * j);
+      std::memcpy(codes + 8 * b + 4 * j, &packed, 4);
+    }
     scales[b] = s;
   }
 }

@@ -3,6 +3,8 @@
 #include <array>
 #include <utility>
 
+#include "kerf/comm/internal/rank_order.h"
+
 namespace kerf::comm::internal {
 
 namespace {
@@ -32,30 +34,19 @@ constexpr std::array<Sum, sizeof...(Index)> table(std::index_sequence<Index...> 
 template <SumOrder Order>
 constexpr std::array<Sum, kUnrolled> sums = table<Order>(std::make_index_sequence<kUnrolled>());
 
-Sum unrolled(std::size_t ranks, SumOrder order) {
-  // Chunks of 16 are rank order for as many ranks as are unrolled.
-  switch (order) {
-    case SumOrder::chunks_of_8:
-      return sums<SumOrder::chunks_of_8>[ranks - 1];
-    case SumOrder::each_add:
-      return sums<SumOrder::each_add>[ranks - 1];
-    case SumOrder::chunks_of_16:
-    case SumOrder::rank_order:
-      break;
-  }
-  return sums<SumOrder::rank_order>[ranks - 1];
-}
-
 }  // namespace
 
 void sum_run(std::span<const std::uint16_t* const> terms, std::size_t first, std::span<std::uint16_t> sum,
              SumOrder order) {
-  if (terms.size() <= kUnrolled) {
-    unrolled(terms.size(), order)(terms, first, sum);
-    return;
-  }
+  const std::size_t ranks = terms.size();
+  if (order == SumOrder::rank_order || (order == SumOrder::chunks_of_16 && ranks <= 16))
+    return rank_order_sum(terms, first, sum);
+  if (order == SumOrder::chunks_of_8 && ranks <= kUnrolled)
+    return sums<SumOrder::chunks_of_8>[ranks - 1](terms, first, sum);
+  if (order == SumOrder::each_add && ranks <= kUnrolled)
+    return sums<SumOrder::each_add>[ranks - 1](terms, first, sum);
   for (std::size_t i = 0; i < sum.size(); ++i)
-    sum[i] = numeric::sum_bf16(order, static_cast<int>(terms.size()),
+    sum[i] = numeric::sum_bf16(order, static_cast<int>(ranks),
                                [&](int r) { return terms[static_cast<std::size_t>(r)][first + i]; });
 }
 

@@ -1,0 +1,58 @@
+#include "kerf/comm/internal/rank_order.h"
+
+#include "kerf/numeric/bf16.h"
+#include "kerf/numeric/rank_sum.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kerf/comm/internal/rank_order.cc"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace kerf::comm::internal::HWY_NAMESPACE {
+
+void RankOrderSum(const std::uint16_t* const* terms, std::size_t ranks, std::size_t first, std::uint16_t* sum,
+                  std::size_t n) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const hn::ScalableTag<float> f;
+  const hn::RebindToUnsigned<decltype(f)> u;
+  const hn::RebindToSigned<decltype(f)> i;
+  const hn::Rebind<std::uint16_t, decltype(f)> half;
+  const std::size_t lanes = hn::Lanes(f);
+  std::size_t at = 0;
+  for (; at + lanes <= n; at += lanes) {
+    auto total = hn::Zero(f);
+    for (std::size_t r = 0; r < ranks; ++r) {
+      const auto bits = hn::PromoteTo(u, hn::LoadU(half, terms[r] + first + at));
+      total = hn::Add(total, hn::BitCast(f, hn::ShiftLeft<16>(bits)));
+    }
+    // numeric::f32_to_bf16, lane by lane.
+    const auto bits = hn::BitCast(u, total);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(u, 1));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(u, 0x7FFF))));
+    const auto nan = hn::RebindMask(u, hn::IsNaN(total));
+    const auto out = hn::IfThenElse(nan, hn::Set(u, numeric::bf16_nan), rounded);
+    hn::StoreU(hn::DemoteTo(half, hn::BitCast(i, out)), half, sum + at);
+  }
+  for (; at < n; ++at)
+    sum[at] = numeric::rank_sum_bf16(static_cast<int>(ranks), [&](int r) { return terms[r][first + at]; });
+}
+
+}  // namespace kerf::comm::internal::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace kerf::comm::internal {
+
+HWY_EXPORT(RankOrderSum);
+
+void rank_order_sum(std::span<const std::uint16_t* const> terms, std::size_t first,
+                    std::span<std::uint16_t> sum) {
+  HWY_DYNAMIC_DISPATCH(RankOrderSum)(terms.data(), terms.size(), first, sum.data(), sum.size());
+}
+
+}  // namespace kerf::comm::internal
+
+#endif  // HWY_ONCE
