@@ -140,14 +140,20 @@ class Layer {
   std::optional<decode::Runtime> runtime_;  // refers to the experts
 };
 
-// Microseconds that the slowest rank takes, all having started together.
+// Microseconds from the first rank's start to the last one's end, all having waited for one another. The
+// ranks are threads of one process and share its clock. (A rank's own time would not count that it waited for
+// a core, where there are more ranks than cores.)
 template <typename F>
-double slowest_us(const decode::Rank& rank, std::string_view what, const F& f) {
+double all_ranks_us(const decode::Rank& rank, std::string_view what, const F& f) {
+  const auto now = [] {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
+  };
   rank.group.barrier(what);
-  const auto start = Clock::now();
+  const std::int64_t start = now();
   f();
-  const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
-  return 1e-3 * static_cast<double>(comm::all_max(rank.group, std::max<std::int64_t>(ns, 1), what));
+  const std::int64_t end = now();
+  const std::int64_t first = -comm::all_max(rank.group, -start, what);
+  return 1e-3 * static_cast<double>(std::max<std::int64_t>(comm::all_max(rank.group, end, what) - first, 1));
 }
 
 struct Pairs {
@@ -190,8 +196,9 @@ BenchStep measure(const Layer& made, const BenchRequest& r, std::int64_t batch, 
     cold.rename(routes.ids);
     const PlainRead read = made.read_of(cold.as_many(), mode);
     const decode::StepInputs inputs{batch, x, {}, {}, routes.ids, routes.weights, nullptr, {}, {}};
-    const double step_us = slowest_us(rank, "a step", [&] { (void)made.runtime().execute(0, mode, inputs); });
-    const double read_us = slowest_us(rank, "a read", [&] { (void)read.run(rank.workers); });
+    const double step_us =
+        all_ranks_us(rank, "a step", [&] { (void)made.runtime().execute(0, mode, inputs); });
+    const double read_us = all_ranks_us(rank, "a read", [&] { (void)read.run(rank.workers); });
     if (pair == 0) continue;
     pairs.add(step_us, read_us, cold.met() * expert_bytes);
     pairs.distinct.push_back(cold.met());

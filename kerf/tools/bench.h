@@ -31,7 +31,8 @@ struct BenchRequest {
 };
 
 // One batch, mode and width. Medians over the pairs, of which each has a step and then a plain read of as
-// many bytes by the same threads. A time is the slowest rank's; bytes are those of all ranks together.
+// many bytes by the same threads. A time runs from the first rank's start to the last one's end; bytes are
+// those of all ranks together.
 struct BenchStep {
   std::int64_t intermediate = 0;
   std::int64_t batch = 0;
