@@ -154,7 +154,7 @@ void run(const Options& o, Context& context) {
   const int threads =
       threads_per_rank(o.ranks.threads > 0 ? o.ranks.threads : Context::threads(), o.ranks.ranks);
   require(tools::bench_refused(request, o.ranks.ranks, threads));  // before so many ranks are started
-  if (!o.plot.empty()) (void)checkpoint::check_writable(o.plot);
+  if (!o.plot.empty()) (void)output_file("--plot", o.plot);
   std::optional<tools::BenchReport> report;
   {
     ProgressBar bar(context, "measuring steps");

@@ -1,6 +1,7 @@
 #include "cli/output.h"
 
 #include <system_error>
+#include <utility>
 
 #include "cli/context.h"
 
@@ -16,6 +17,14 @@ bool same_file(const fs::path& a, const fs::path& b) {
 void refuse_output(const OutputFile& file, const std::string& why) {
   throw Error(ErrorKind::usage,
               fmt::format("{} {}: {}; wanted a file of its own", file.option, file.given, why));
+}
+
+OutputFile output_file(const std::string& option, const std::string& given) {
+  OutputFile file{option, given, checkpoint::check_writable(given)};
+  for (const auto& [stream, what] :
+       {std::pair{"/dev/stdout", "standard output"}, {"/dev/stderr", "standard error"}})
+    if (same_file(file.resolved, stream)) refuse_output(file, fmt::format("it is where {} goes", what));
+  return file;
 }
 
 void check_outside(const OutputFile& file, const fs::path& checkpoint) {

@@ -20,6 +20,10 @@ struct OutputFile {
 // Whether two paths are one file: same device and inode.
 bool same_file(const std::filesystem::path& a, const std::filesystem::path& b);
 
+// The file that an option names. Error{usage} where it cannot be written, or is where standard output or
+// standard error goes: it would take the place of what was printed there.
+OutputFile output_file(const std::string& option, const std::string& given);
+
 // Error{usage}: why the file cannot be written.
 [[noreturn]] void refuse_output(const OutputFile& file, const std::string& why);
 

@@ -77,7 +77,7 @@ void report(const Options& o, const decode::LayerInputs& inputs, const decode::L
 
 // The output takes the place of what has its name: that must be none of the files that are read.
 void check_output(const Options& o, const checkpoint::Checkpoint& from) {
-  const OutputFile out{"--out", o.out, checkpoint::check_writable(o.out)};
+  const OutputFile out = output_file("--out", o.out);
   if (same_file(out.resolved, o.in)) refuse_output(out, "it is the file that --in reads");
   check_outside(out, from.directory());
 }

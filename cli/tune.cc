@@ -73,7 +73,7 @@ tools::TuneRequest request_of(const Options& o, const Sizes& s) {
 // Before anything is measured.
 void check_out(const Options& o) {
   if (o.out.empty()) return;
-  const OutputFile out{"--out", o.out, checkpoint::check_writable(o.out)};
+  const OutputFile out = output_file("--out", o.out);
   if (!o.path.empty()) check_outside(out, o.path);
   tactics::check_lists_writable(o.out);
 }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -45,6 +45,13 @@ std::vector<std::int64_t> widths(const BenchRequest& r) {
 
 std::int64_t most_tokens(const BenchRequest& r) {
   return *std::max_element(r.batches.begin(), r.batches.end());
+}
+
+// A refusal less the options of other commands that it ends with: the widths here are made up, so that one
+// that fits can be asked for.
+Verdict without_ways_out(Verdict v) {
+  if (v) v->text.resize(std::min(v->text.size(), v->text.find("; --")));
+  return v;
 }
 
 // What one rank holds at a width.
@@ -101,10 +108,12 @@ class Layer {
     stock.input = quantised(r) ? op::Input::nvfp4 : op::Input::bf16;
     comm::agreed(rank.group, "making experts", [&] {
       if (nvfp4(r)) {
-        nvfp4_.emplace(made_nvfp4(rank.memory, shape, first, stock.input, r.seed, rank.workers));
+        nvfp4_ = std::make_unique<layout::Nvfp4Experts>(
+            made_nvfp4(rank.memory, shape, first, stock.input, r.seed, rank.workers));
         stock.experts = nvfp4_->view();
       } else {
-        bf16_.emplace(made_bf16(rank.memory, shape, first, r.seed, rank.workers));
+        bf16_ =
+            std::make_unique<layout::Bf16Experts>(made_bf16(rank.memory, shape, first, r.seed, rank.workers));
         stock.experts = bf16_->view();
       }
     });
@@ -112,7 +121,8 @@ class Layer {
     options.build.backend = r.backend;
     options.expert_tp = has(r, Mode::tp);
     options.max_tokens = most_tokens(r);
-    runtime_.emplace(decode::Runtime::adopt(std::span(&stock, 1), {r.shape.experts, r.top_k}, options, rank));
+    runtime_ = std::make_unique<decode::Runtime>(
+        decode::Runtime::adopt(std::span(&stock, 1), {r.shape.experts, r.top_k}, options, rank));
     runtime_->warm_up();
   }
 
@@ -135,9 +145,10 @@ class Layer {
   }
 
  private:
-  std::optional<layout::Nvfp4Experts> nvfp4_;
-  std::optional<layout::Bf16Experts> bf16_;
-  std::optional<decode::Runtime> runtime_;  // refers to the experts
+  // One of the two, and what refers to it.
+  std::unique_ptr<layout::Nvfp4Experts> nvfp4_;
+  std::unique_ptr<layout::Bf16Experts> bf16_;
+  std::unique_ptr<decode::Runtime> runtime_;
 };
 
 // Microseconds from the first rank's start to the last one's end, all having waited for one another. The
@@ -157,15 +168,13 @@ double all_ranks_us(const decode::Rank& rank, std::string_view what, const F& f)
 }
 
 struct Pairs {
-  std::vector<double> step_us, read_us, fraction, gbps, read_gbps;
+  std::vector<double> step_us, read_us, fraction;
   std::vector<std::int64_t> distinct, busiest;
 
-  void add(double step, double read, std::int64_t bytes) {
+  void add(double step, double read) {
     step_us.push_back(step);
     read_us.push_back(read);
     fraction.push_back(read / step);
-    gbps.push_back(1e-3 * static_cast<double>(bytes) / step);
-    read_gbps.push_back(1e-3 * static_cast<double>(bytes) / read);
   }
 };
 
@@ -196,29 +205,31 @@ BenchStep measure(const Layer& made, const BenchRequest& r, std::int64_t batch, 
     cold.rename(routes.ids);
     const PlainRead read = made.read_of(cold.as_many(), mode);
     const decode::StepInputs inputs{batch, x, {}, {}, routes.ids, routes.weights, nullptr, {}, {}};
-    const double step_us =
-        all_ranks_us(rank, "a step", [&] { (void)made.runtime().execute(0, mode, inputs); });
-    const double read_us = all_ranks_us(rank, "a read", [&] { (void)read.run(rank.workers); });
+    const double step = all_ranks_us(rank, "a step", [&] { (void)made.runtime().execute(0, mode, inputs); });
+    const double bare = all_ranks_us(rank, "a read", [&] { (void)read.run(rank.workers); });
     if (pair == 0) continue;
-    pairs.add(step_us, read_us, cold.met() * expert_bytes);
+    pairs.add(step, bare);
     pairs.distinct.push_back(cold.met());
     pairs.busiest.push_back(decode::busiest_rank_bytes(layer, mode, routes.ids, rank));
   }
   const std::int64_t distinct = lower_median(pairs.distinct);
   const auto [least, most] = std::minmax_element(pairs.fraction.begin(), pairs.fraction.end());
+  const double step_us = numeric::median(pairs.step_us);
+  const double read_us = numeric::median(pairs.read_us);
+  const double kilobytes = 1e-3 * static_cast<double>(distinct * expert_bytes);
   return {width,
           batch,
           mode,
           distinct,
           distinct * expert_bytes,
           lower_median(pairs.busiest),
-          numeric::median(pairs.step_us),
-          numeric::median(pairs.read_us),
+          step_us,
+          read_us,
           numeric::median(pairs.fraction),
           *least,
           *most,
-          numeric::median(pairs.gbps),
-          numeric::median(pairs.read_gbps)};
+          kilobytes / step_us,
+          kilobytes / read_us};
 }
 
 // All batches at the shape's own width, the first one at the others.
@@ -232,7 +243,7 @@ Verdict bench_refused(const BenchRequest& r, int ranks, int workers) {
   if (Verdict v = bad_numbers(r, ranks)) return v;
   for (const std::int64_t width : widths(r)) {
     const decode::MemoryRequest request = memory_request(r, width, ranks, workers);
-    if (Verdict v = decode::unsupported(request)) return v;
+    if (Verdict v = decode::unsupported(request)) return without_ways_out(v);
     if (Verdict v = too_large(decode::memory_plan(request), width, r.memory, ranks)) return v;
   }
   return std::nullopt;

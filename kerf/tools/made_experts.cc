@@ -35,7 +35,7 @@ enum class Kind : std::uint64_t { w13 = 1, w13_sf = 2, w2 = 3, w2_sf = 4 };
 void fill(const tensor::Tensor& tensor, Kind kind, Mask mask, std::int64_t experts, std::int64_t first_expert,
           std::uint64_t seed, const Workers& workers) {
   constexpr std::size_t share = std::size_t{1} << 17;  // words: 1 MiB
-  const numeric::SplitMix stream(numeric::SplitMix(seed)[static_cast<std::uint64_t>(kind)]);
+  const numeric::SplitMix stream{numeric::SplitMix{seed}[static_cast<std::uint64_t>(kind)]};
   const std::span<std::byte> bytes = tensor.bytes();
   const std::size_t words = bytes.size() / 8;
   const std::uint64_t before =

@@ -1,5 +1,7 @@
 // kerf bench through the program: its report, its plot, and what it refuses.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <set>
 
@@ -64,6 +66,9 @@ TEST(BenchCommand, ReportsEveryStepWithItsRead) {
       EXPECT_GE(s["fraction_max"].get<double>(), ratio * (1 - 1e-9));
       EXPECT_LE(s["fraction_min"], s["fraction_of_read"]);
       EXPECT_LE(s["fraction_of_read"], s["fraction_max"]);
+      EXPECT_DOUBLE_EQ(s["gbps"].get<double>(), 1e-3 * s["bytes"].get<double>() / s["us"].get<double>());
+      EXPECT_DOUBLE_EQ(s["read_gbps"].get<double>(),
+                       1e-3 * s["bytes"].get<double>() / s["read_us"].get<double>());
     }
   }
 }
@@ -151,6 +156,31 @@ TEST(BenchCommand, RefusesAPlotThatCannotBeWrittenAndALayerThatDoesNotFit) {
   expect_refusal(run_program({"bench", "--experts", "1048576", "--hidden", "4096", "--intermediate", "4096",
                               "--top-k", "8", "--batch", "1"}),
                  7, {"1 rank x (stock experts", "GiB are available"});
+}
+
+// The plot would take the report's place: the name of the file that standard output goes to, by whatever
+// name.
+TEST(BenchCommand, RefusesAPlotWhereItsOwnReportGoes) {
+  const TempDir dir;
+  const std::string path = (dir.path() / "report.txt").string();
+  for (const std::string& name : {path, std::string("/dev/stdout"), std::string("/proc/self/fd/1")}) {
+    const int report = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    ASSERT_GE(report, 0);
+    const Ran ran = run_program({"bench", "--experts", "4", "--hidden", "128", "--intermediate", "64",
+                                 "--top-k", "2", "--batch", "1", "--pairs", "1", "--plot", name},
+                                {}, report);
+    close(report);
+    EXPECT_EQ(ran.code, 2) << ran.err;
+    EXPECT_TRUE(contains(ran.err, "standard output"));
+    EXPECT_EQ(read_text(path), "") << name;
+  }
+}
+
+// What does not fit is refused without the advice to use options that this command does not have.
+TEST(BenchCommand, GivesNoAdviceThatItCannotTake) {
+  const Ran ran = bench("--batch", "1", "--sizes", "96");
+  expect_refusal(ran, 4, {"96"});
+  EXPECT_EQ(ran.err.find("--pad"), std::string::npos) << ran.err;
 }
 
 }  // namespace
