@@ -14,6 +14,8 @@
 
 #include <hwy/highway.h>
 
+#include "kerf/numeric/lanes-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace kerf::numeric::internal::HWY_NAMESPACE {
 namespace {
@@ -23,20 +25,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 using F = hn::CappedTag<float, 16>;
 using U = hn::RebindToUnsigned<F>;
 using I = hn::RebindToSigned<F>;
-
-// The largest magnitude of 16 values; NaN where there is one.
-HWY_INLINE float Largest(const float* x) {
-  const F f;
-  auto most = hn::Zero(f);
-  auto nan = hn::IsNaN(most);
-  for (std::size_t j = 0; j < 16; j += hn::Lanes(f)) {
-    const auto v = hn::Load(f, x + j);
-    most = hn::Max(most, hn::Abs(v));
-    nan = hn::Or(nan, hn::IsNaN(v));
-  }
-  return hn::AllFalse(f, nan) ? hn::GetLane(hn::MaxOfLanes(f, most))
-                              : std::numeric_limits<float>::quiet_NaN();
-}
 
 // f32_to_e2m1: how many midpoints are passed (NaN: all of them), and the sign unless NaN.
 HWY_INLINE hn::Vec<U> Codes(hn::Vec<F> y) {
@@ -78,7 +66,7 @@ void Rows(const std::uint16_t* x, std::size_t blocks, float gs, std::uint8_t* co
     for (std::size_t j = 0; j < 16; j += hn::Lanes(f))
       hn::Store(hn::BitCast(f, hn::ShiftLeft<16>(hn::PromoteTo(u, hn::LoadU(u16, x + 16 * b + j)))), f,
                 values + j);
-    const std::uint8_t s = f32_to_e4m3(gs * (Largest(values) * (1.0F / 6.0F)));
+    const std::uint8_t s = f32_to_e4m3(gs * (numeric::HWY_NAMESPACE::LargestOf16(f, values) * (1.0F / 6.0F)));
     const float scale = e4m3_to_f32(s);
     const auto t = hn::Set(f, scale != 0.0F ? 1.0F / (scale * inverse) : 0.0F);
     std::uint8_t code[16];

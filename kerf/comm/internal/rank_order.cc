@@ -1,5 +1,7 @@
 #include "kerf/comm/internal/rank_order.h"
 
+#include <limits>
+
 #include "kerf/numeric/bf16.h"
 #include "kerf/numeric/rank_sum.h"
 
@@ -8,6 +10,8 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 
 #include <hwy/highway.h>
+
+#include "kerf/numeric/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kerf::comm::internal::HWY_NAMESPACE {
@@ -27,12 +31,7 @@ void RankOrderSum(const std::uint16_t* const* terms, std::size_t ranks, std::siz
       const auto bits = hn::PromoteTo(u, hn::LoadU(half, terms[r] + first + at));
       total = hn::Add(total, hn::BitCast(f, hn::ShiftLeft<16>(bits)));
     }
-    // numeric::f32_to_bf16, lane by lane.
-    const auto bits = hn::BitCast(u, total);
-    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(u, 1));
-    const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(u, 0x7FFF))));
-    const auto nan = hn::RebindMask(u, hn::IsNaN(total));
-    const auto out = hn::IfThenElse(nan, hn::Set(u, numeric::bf16_nan), rounded);
+    const auto out = hn::ShiftRight<16>(numeric::HWY_NAMESPACE::Bf16UpperHalves(f, total));
     hn::StoreU(hn::DemoteTo(half, hn::BitCast(i, out)), half, sum + at);
   }
   for (; at < n; ++at)

@@ -86,20 +86,6 @@ HWY_INLINE void GatedTile(const float* dots, const internal::ExpertScalars& s, f
     hn::Store(Gated(hn::Load(f, up + j), hn::Load(f, gate + j), s), f, h + j);
 }
 
-// The largest magnitude of a block; NaN where there is one.
-HWY_INLINE float Largest(const float* h) {
-  const F f;
-  V most = hn::Zero(f);
-  auto nan = hn::IsNaN(most);
-  for (std::size_t j = 0; j < 16; j += hn::Lanes(f)) {
-    const V v = hn::Load(f, h + j);
-    most = hn::Max(most, hn::Abs(v));
-    nan = hn::Or(nan, hn::IsNaN(v));
-  }
-  return hn::AllFalse(f, nan) ? hn::GetLane(hn::MaxOfLanes(f, most))
-                              : std::numeric_limits<float>::quiet_NaN();
-}
-
 void Requantise(const float* dots, const internal::ExpertScalars& s, int half, Chunk& out) {
   const F f;
   const I i;
@@ -108,7 +94,8 @@ void Requantise(const float* dots, const internal::ExpertScalars& s, int half, C
   GatedTile(dots, s, h);
   for (int g = 0; g < 4; ++g) {
     const float* block = h + 16 * g;
-    const float scale = numeric::e4m3_to_f32(numeric::f32_to_e4m3(Largest(block) * (1.0F / 6.0F)));
+    const float scale = numeric::e4m3_to_f32(
+        numeric::f32_to_e4m3(numeric::HWY_NAMESPACE::LargestOf16(f, block) * (1.0F / 6.0F)));
     const V t = hn::Set(f, scale != 0.0F ? 1.0F / scale : 0.0F);
     std::int8_t codes[16];
     auto sum = hn::Zero(i);
@@ -122,24 +109,14 @@ void Requantise(const float* dots, const internal::ExpertScalars& s, int half, C
   }
 }
 
-// numeric::f32_to_bf16, as the upper halves of 32-bit lanes.
-template <typename D>
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> UpperHalves(D d, hn::Vec<D> v) {
-  const hn::RebindToUnsigned<D> u;
-  const auto bits = hn::BitCast(u, v);
-  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(u, 1));
-  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(u, 0x7FFF)));
-  const auto nan = hn::Set(u, std::uint32_t{numeric::bf16_nan} << 16);
-  return hn::IfThenElse(hn::RebindMask(u, hn::IsNaN(v)), nan, rounded);
-}
-
 void Activate(const float* dots, const internal::ExpertScalars& s, float* h) {
   const F f;
   const U u;
   alignas(64) float exact[64];
   GatedTile(dots, s, exact);
   for (std::size_t j = 0; j < 64; j += hn::Lanes(f)) {
-    const auto upper = hn::And(UpperHalves(f, hn::Load(f, exact + j)), hn::Set(u, 0xFFFF0000U));
+    const auto upper =
+        hn::And(numeric::HWY_NAMESPACE::Bf16UpperHalves(f, hn::Load(f, exact + j)), hn::Set(u, 0xFFFF0000U));
     hn::StoreU(hn::BitCast(f, upper), f, h + j);
   }
 }
@@ -153,7 +130,8 @@ void WriteRow(const float* dots, float scale, std::uint16_t* out) {
     for (int j = 0; j < 8; j += static_cast<int>(hn::Lanes(f))) {
       const auto run = [&](int q) HWY_ATTR {
         const auto v = hn::Mul(factor, hn::LoadU(f, dots + group + 8 * q + j));
-        return hn::DemoteTo(u16, hn::BitCast(i, hn::ShiftRight<16>(UpperHalves(f, v))));
+        return hn::DemoteTo(
+            u16, hn::BitCast(i, hn::ShiftRight<16>(numeric::HWY_NAMESPACE::Bf16UpperHalves(f, v))));
       };
       hn::StoreInterleaved4(run(0), run(1), run(2), run(3), u16, out + group + 4 * j);
     }

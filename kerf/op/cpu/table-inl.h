@@ -2,6 +2,7 @@
 // per target: on purpose without a guard.
 
 // clang-format off
+#include "kerf/numeric/lanes-inl.h"
 #include "kerf/op/cpu/nvfp4_dot-inl.h"
 #include "kerf/op/cpu/bf16_dot-inl.h"
 #include "kerf/op/cpu/gated-inl.h"
