@@ -10,6 +10,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kerf::op::cpu::HWY_NAMESPACE {
+namespace {  // two files have a table of the same target
 
 const Kernels& Table() {
   static constexpr Kernels table = {kIsa,     kOrder,     DotsByCount<Chunk>, DotsByCount<WideChunk>,
@@ -17,5 +18,6 @@ const Kernels& Table() {
   return table;
 }
 
+}  // namespace
 }  // namespace kerf::op::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
