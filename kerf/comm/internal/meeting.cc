@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "kerf/base/format.h"
@@ -42,7 +43,20 @@ void Meeting::open_next() noexcept {
   std::fill(here_.begin(), here_.end(), char{0});
   arrived_ = 0;
   ++meeting_;
+  opened_.store(meeting_, std::memory_order_release);
   changed_.notify_all();
+}
+
+// Ranks mostly arrive within a moment of each other. Looking on, and letting others run in between, spares
+// the system's wake-ups, and above all the crowd at the lock behind them where there are more ranks than
+// cores.
+bool Meeting::opens_soon(std::uint64_t after) const noexcept {
+  constexpr int looks = 1000;
+  for (int i = 0; i < looks; ++i) {
+    if (opened_.load(std::memory_order_acquire) != after) return true;
+    std::this_thread::yield();
+  }
+  return false;
 }
 
 void Meeting::meet(int rank, const Post& post) {
@@ -63,6 +77,9 @@ void Meeting::meet(int rank, const Post& post) {
   }
   const auto deadline = std::chrono::steady_clock::now() + timeout_;
   const std::uint64_t mine = meeting_;
+  lock.unlock();
+  if (opens_soon(mine)) return;
+  lock.lock();
   const bool settled =
       changed_.wait_until(lock, deadline, [&] { return meeting_ != mine || fault_ != Fault::none; });
   if (meeting_ != mine) return;  // complete, whatever happened after
@@ -80,6 +97,9 @@ void Meeting::part() {
     return;
   }
   const std::uint64_t mine = meeting_;
+  lock.unlock();
+  if (opens_soon(mine)) return;
+  lock.lock();
   changed_.wait(lock, [&] { return meeting_ != mine; });
 }
 

@@ -4,6 +4,7 @@
 // that don't match) is final: every rank that waits then or meets later throws it.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -64,6 +65,8 @@ class Meeting {
   enum class Fault : std::uint8_t { none, left, late, mismatch };
 
   void open_next() noexcept;
+  // Waits a little, without the lock, for the meeting that follows `after` completed ones.
+  [[nodiscard]] bool opens_soon(std::uint64_t after) const noexcept;
   void declare_late() noexcept;
   [[noreturn]] void throw_fault(std::string_view what) const;
 
@@ -74,7 +77,8 @@ class Meeting {
   std::vector<char> here_;  // which ranks have posted to the meeting that is open
   std::vector<char> late_;  // which had not when it was given up
   int arrived_ = 0;
-  std::uint64_t meeting_ = 0;  // counts completed meetings
+  std::uint64_t meeting_ = 0;             // counts completed meetings
+  std::atomic<std::uint64_t> opened_{0};  // the same, to be looked at without the lock
   std::chrono::milliseconds timeout_;
 
   Fault fault_ = Fault::none;
