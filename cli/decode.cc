@@ -52,8 +52,8 @@ std::vector<decode::Mode> modes_of(const Options& o, const checkpoint::Checkpoin
                                    const std::vector<std::int64_t>& layers, const Context& context) {
   using decode::Mode;
   if (o.mode == "ep") {
-    if (o.ranks.tp.value_or(1) > 1)
-      throw Error(ErrorKind::usage, fmt::format("--mode ep cuts nothing, but --tp is {}", *o.ranks.tp));
+    if (const auto tp = o.ranks.tp.value_or(1); tp > 1)
+      throw Error(ErrorKind::usage, fmt::format("--mode ep cuts nothing, but --tp is {}", tp));
     return {Mode::ep};
   }
   const auto tp = static_cast<int>(grid_of(o.ranks).tp);

@@ -132,13 +132,14 @@ class Layer {
   // A read of those of the experts that this rank has.
   [[nodiscard]] PlainRead read_of(std::span<const std::int32_t> experts, Mode mode) const {
     const op::RoutedExperts& held = layer().experts(mode);
+    const auto& sliced = layer().sliced;
     std::vector<std::span<const std::byte>> runs;
     for (const std::int32_t id : experts) {
       const std::int64_t local = id - held.first_expert();
       if (local < 0 || local >= held.shape().experts) continue;
-      const auto more = bf16_                     ? expert_runs(bf16_->view(), local)
-                        : layer().sliced_in(mode) ? expert_runs(layer().sliced->view(), local)
-                                                  : expert_runs(nvfp4_->view(), local);
+      const auto more = bf16_                               ? expert_runs(bf16_->view(), local)
+                        : sliced && layer().sliced_in(mode) ? expert_runs(sliced->view(), local)
+                                                            : expert_runs(nvfp4_->view(), local);
       runs.insert(runs.end(), more.begin(), more.end());
     }
     return PlainRead(runs);
