@@ -8,6 +8,7 @@
 #include "kerf/base/format.h"
 #include "kerf/base/fp_guard.h"
 #include "kerf/numeric/bf16.h"
+#include "kerf/numeric/power_of_two.h"
 #include "kerf/tail/tail.h"
 
 namespace kerf::tail {
@@ -19,10 +20,7 @@ using Partials = std::array<float, kPartials>;
 
 constexpr std::uint32_t kMagnitude = 0x7FFFFFFFU;
 
-// 2^e for a normal result.
-constexpr float power_of_two(int e) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(e + 127) << 23);
-}
+using numeric::power_of_two;
 
 // The exponent q of the row whose largest magnitude has these bits. Subnormals, infinity and NaN end at the
 // clamps.

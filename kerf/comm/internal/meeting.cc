@@ -43,7 +43,6 @@ void Meeting::open_next() noexcept {
   std::fill(here_.begin(), here_.end(), char{0});
   arrived_ = 0;
   ++meeting_;
-  opened_.store(meeting_, std::memory_order_release);
   changed_.notify_all();
 }
 
@@ -53,7 +52,7 @@ void Meeting::open_next() noexcept {
 bool Meeting::opens_soon(std::uint64_t after) const noexcept {
   constexpr int looks = 1000;
   for (int i = 0; i < looks; ++i) {
-    if (opened_.load(std::memory_order_acquire) != after) return true;
+    if (meeting_.load(std::memory_order_acquire) != after) return true;
     std::this_thread::yield();
   }
   return false;

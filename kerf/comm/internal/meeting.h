@@ -77,8 +77,7 @@ class Meeting {
   std::vector<char> here_;  // which ranks have posted to the meeting that is open
   std::vector<char> late_;  // which had not when it was given up
   int arrived_ = 0;
-  std::uint64_t meeting_ = 0;             // counts completed meetings
-  std::atomic<std::uint64_t> opened_{0};  // the same, to be looked at without the lock
+  std::atomic<std::uint64_t> meeting_{0};  // counts completed meetings; read without the lock too
   std::chrono::milliseconds timeout_;
 
   Fault fault_ = Fault::none;

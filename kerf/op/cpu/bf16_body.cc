@@ -3,7 +3,6 @@
 #include "kerf/numeric/bf16.h"
 #include "kerf/op/cpu/bodies.h"
 #include "kerf/op/cpu/body.h"
-#include "kerf/op/cpu/schedule.h"
 
 namespace kerf::op::cpu {
 
@@ -41,23 +40,21 @@ class Bf16Body final : public internal::Bound {
     const std::span<std::uint16_t> rows = internal::finished_rows(out_rows, "BF16 experts");
     const Step<Space> step(*this, tokens, s, metadata, tactic, workspace, rows.size());
     if (step.groups.empty()) return;
-    const auto [n, hidden, inter] = w_.shape;
-    Schedule schedule(tokens.count, step.groups.size(), inter / 64, hidden / tile_rows, step.done);
-    schedule.run(workers, [&](const Piece& piece, const Piece& next) noexcept {
-      if (piece.stage == Stage::expand) {
-        const std::int64_t at = piece.index * w_.shape.hidden;
-        for (std::int64_t k = 0; k < w_.shape.hidden; ++k)
-          step.space.input[static_cast<std::size_t>(at + bf16_place(k))] =
-              numeric::bf16_to_f32(tokens.x[static_cast<std::size_t>(at + k)]);
-        return;
-      }
-      const Bf16Tile tile = tile_of(step.groups, piece);
-      const Bf16Tile ahead = next.stage == Stage::expand ? tile : tile_of(step.groups, next);
-      if (piece.stage == Stage::first)
-        first(step, step.groups[piece.group], piece.index, tile, ahead);
-      else
-        second(step, step.groups[piece.group], piece.index, tile, ahead, rows);
-    });
+    run_pieces(
+        step, tokens.count, w_.shape, workers,
+        [&](std::int64_t token) {
+          const std::int64_t at = token * w_.shape.hidden;
+          for (std::int64_t k = 0; k < w_.shape.hidden; ++k)
+            step.space.input[static_cast<std::size_t>(at + bf16_place(k))] =
+                numeric::bf16_to_f32(tokens.x[static_cast<std::size_t>(at + k)]);
+        },
+        [&](const Piece& piece) { return tile_of(step.groups, piece); },
+        [&](const Group& group, std::int64_t index, const Bf16Tile& tile, const Bf16Tile& ahead) {
+          first(step, group, index, tile, ahead);
+        },
+        [&](const Group& group, std::int64_t index, const Bf16Tile& tile, const Bf16Tile& ahead) {
+          second(step, group, index, tile, ahead, rows);
+        });
   }
 
  private:

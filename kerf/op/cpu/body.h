@@ -11,6 +11,7 @@
 #include "kerf/base/format.h"
 #include "kerf/op/cpu/groups.h"
 #include "kerf/op/cpu/kernels.h"
+#include "kerf/op/cpu/schedule.h"
 #include "kerf/op/cpu/tactics.h"
 #include "kerf/op/internal/bound.h"
 
@@ -82,6 +83,28 @@ struct Step {
   }
   [[nodiscard]] const Entry& entry(std::int32_t i) const { return entries[static_cast<std::size_t>(i)]; }
 };
+
+// Runs all pieces of a step over experts of a shape: expand(token); first and second(group, index of the
+// tile, tile, ahead), ahead being the tile that this thread takes next. tile_of(piece) gives the weights of a
+// piece of either GEMM.
+template <typename Space, typename Expand, typename TileOf, typename First, typename Second>
+void run_pieces(const Step<Space>& step, std::int64_t tokens, const layout::ExpertsShape& shape,
+                const Workers& workers, Expand expand, TileOf tile_of, First first, Second second) {
+  Schedule schedule(tokens, step.groups.size(), shape.intermediate / 64, shape.hidden / tile_rows, step.done);
+  schedule.run(workers, [&](const Piece& piece, const Piece& next) noexcept {
+    if (piece.stage == Stage::expand) {
+      expand(piece.index);
+      return;
+    }
+    const auto tile = tile_of(piece);
+    const auto ahead = next.stage == Stage::expand ? tile : tile_of(next);
+    const Group& group = step.groups[piece.group];
+    if (piece.stage == Stage::first)
+      first(group, piece.index, tile, ahead);
+    else
+      second(group, piece.index, tile, ahead);
+  });
+}
 
 // Splits the rows of one group into passes: visit(first entry, rows).
 template <typename Visit>

@@ -5,13 +5,13 @@
 
 #include <array>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 
 #include "kerf/numeric/bf16.h"
 #include "kerf/numeric/nvfp4.h"
+#include "kerf/numeric/power_of_two.h"
 
 namespace kerf::op::cpu {
 
@@ -69,16 +69,12 @@ inline void put_block(const std::int8_t* even, const std::int8_t* odd, std::int3
   out.scale[place] = scale * chunk_scale;
 }
 
-// The exponent of a block whose largest magnitude is `largest` (finite): 16 bits hold values below
+// The exponent of a block whose largest magnitude has these bits (finite): 16 bits hold values below
 // 2^(exponent + 1). Adding one unit of bf16 keeps the high byte in range where all bits are ones. Blocks that
 // are all below 2^-100 lose bits rather than the scale's normality.
-inline int wide_exponent(float largest) {
-  const int exponent = static_cast<int>((std::bit_cast<std::uint32_t>(largest) + 0x10000U) >> 23) - 127;
+constexpr int wide_exponent(std::uint32_t largest) {
+  const int exponent = static_cast<int>((largest + 0x10000U) >> 23) - 127;
   return exponent < -100 ? -100 : exponent;
-}
-
-constexpr float power_of_two(int exponent) {  // -126 to 127
-  return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23);
 }
 
 // The same for bf16 values: exact where a value is not below 1/64 of the block's largest magnitude, and about
@@ -93,8 +89,8 @@ inline void put_block(const float* even, const float* odd, std::size_t place, Wi
   }
   const bool finite = bits < 0x7F800000U;
   // Up to 2^127, so 14 - exponent is at least -113: the factor is normal at both ends.
-  const int exponent = finite ? wide_exponent(std::bit_cast<float>(bits)) : 0;
-  const float factor = finite ? power_of_two(14 - exponent) : 0.0F;
+  const int exponent = finite ? wide_exponent(bits) : 0;
+  const float factor = finite ? numeric::power_of_two(14 - exponent) : 0.0F;
   constexpr float nearest = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer, ties to even
   std::array<std::array<std::int8_t, 8>, 2> high;
   std::array<std::array<std::int8_t, 8>, 2> low;
@@ -112,7 +108,7 @@ inline void put_block(const float* even, const float* odd, std::size_t place, Wi
   put_bytes(low[0].data(), low[1].data(), place, out.low);
   out.bias[place] = -12 * sum;
   // Half for the doubled weights, and 2^8 for what their scales lack.
-  out.scale[place] = finite ? power_of_two(exponent - 7) : std::numeric_limits<float>::quiet_NaN();
+  out.scale[place] = finite ? numeric::power_of_two(exponent - 7) : std::numeric_limits<float>::quiet_NaN();
 }
 
 // Expands one row of K values; trailing blocks of the last chunk become zero.

@@ -89,6 +89,12 @@ HWY_INLINE Codes LookUpHalf(const std::uint8_t* codes, std::int64_t row_bytes, i
   return out;
 }
 
+// The block dots of a unit, exact, from those of its parts (DotsOfPart: the file included next).
+template <typename X>
+HWY_INLINE Sums Dots(const Codes& w, const X& x) {
+  return {DotsOfPart(w, x, 0), DotsOfPart(w, x, 1)};
+}
+
 HWY_INLINE void UnpackScales(const std::uint8_t* scales, bool half, std::uint16_t* out) {
   const uint8x16_t unsigned_part = vdupq_n_u8(0x7F);
   for (int m = 0; m < 4; ++m) {

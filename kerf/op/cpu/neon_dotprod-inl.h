@@ -19,11 +19,6 @@ HWY_INLINE int32x4_t DotsOfPart(const Codes& w, const Chunk& x, int part) {
 HWY_INLINE int32x4_t DotsOfPart(const Codes& w, const WideChunk& x, int part) {
   return AddRuns(vshlq_n_s32(AddRuns(vdupq_n_s32(0), w, x.high, part), 8), w, x.low, part);
 }
-// The block dots of a unit, exact.
-template <typename X>
-HWY_INLINE Sums Dots(const Codes& w, const X& x) {
-  return {DotsOfPart(w, x, 0), DotsOfPart(w, x, 1)};
-}
 
 }  // namespace
 }  // namespace kerf::op::cpu::HWY_NAMESPACE

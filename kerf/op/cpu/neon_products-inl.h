@@ -29,11 +29,6 @@ HWY_INLINE int32x4_t DotsOfPart(const Codes& w, const WideChunk& x, int part) {
   const int32x4_t high = vshlq_n_s32(vpaddlq_s16(HalfDots(w, x.high, part)), 8);
   return vpadalq_s16(high, HalfDots(w, x.low, part));
 }
-// The block dots of a unit, exact.
-template <typename X>
-HWY_INLINE Sums Dots(const Codes& w, const X& x) {
-  return {DotsOfPart(w, x, 0), DotsOfPart(w, x, 1)};
-}
 
 }  // namespace
 }  // namespace kerf::op::cpu::HWY_NAMESPACE

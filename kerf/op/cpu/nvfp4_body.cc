@@ -5,7 +5,6 @@
 #include "kerf/numeric/e4m3_scan.h"
 #include "kerf/op/cpu/bodies.h"
 #include "kerf/op/cpu/body.h"
-#include "kerf/op/cpu/schedule.h"
 
 namespace kerf::op::cpu {
 
@@ -55,20 +54,18 @@ class Nvfp4Body final : public internal::Bound {
     if constexpr (!quantised) (void)internal::finished_rows(rows, "NVFP4 experts with bf16 rows (W4A16)");
     const Step<Space<X>> step(*this, tokens, s, metadata, tactic, workspace, internal::elements(rows));
     if (step.groups.empty()) return;
-    const auto [n, hidden, inter] = w_.shape;
-    Schedule schedule(tokens.count, step.groups.size(), inter / 64, hidden / tile_rows, step.done);
-    schedule.run(workers, [&](const Piece& piece, const Piece& next) noexcept {
-      if (piece.stage == Stage::expand) {
-        expand_token(tokens, piece.index, step.space.input.data() + piece.index * chunks_of(w_.shape.hidden));
-        return;
-      }
-      const Nvfp4Tile tile = tile_of(step.groups, piece);
-      const Nvfp4Tile ahead = next.stage == Stage::expand ? tile : tile_of(step.groups, next);
-      if (piece.stage == Stage::first)
-        first(step, step.groups[piece.group], piece.index, tile, ahead);
-      else
-        second(step, step.groups[piece.group], piece.index, tile, ahead, rows);
-    });
+    run_pieces(
+        step, tokens.count, w_.shape, workers,
+        [&](std::int64_t token) {
+          expand_token(tokens, token, step.space.input.data() + token * chunks_of(w_.shape.hidden));
+        },
+        [&](const Piece& piece) { return tile_of(step.groups, piece); },
+        [&](const Group& group, std::int64_t index, const Nvfp4Tile& tile, const Nvfp4Tile& ahead) {
+          first(step, group, index, tile, ahead);
+        },
+        [&](const Group& group, std::int64_t index, const Nvfp4Tile& tile, const Nvfp4Tile& ahead) {
+          second(step, group, index, tile, ahead, rows);
+        });
   }
 
  private:
@@ -92,7 +89,7 @@ class Nvfp4Body final : public internal::Bound {
     return {w_.w2 + row * (i / 2), w_.w2_sf + row * (i / 16), i};
   }
 
-  // All dots of a group's rows with a tile; rows_of gives the expanded row of an entry.
+  // All dots of a group's rows with a tile; row_of gives the expanded row of an entry.
   template <typename RowOf, typename Finish>
   void dots(const Group& group, int pass, const Nvfp4Tile& tile, const Nvfp4Tile& ahead, RowOf row_of,
             Finish finish) const {
