@@ -1,22 +1,22 @@
 # Compiler options of kerf's own targets, as an interface target. -ffp-contract=off because canonical arithmetic names
 # every fma; a contraction that the compiler chooses would change bits.
 add_library(kerf_options INTERFACE)
-target_compile_options(
-  kerf_options
-  INTERFACE -Wall
-            -Wextra
-            -Wshadow
-            -Wconversion
-            -Wno-sign-conversion
-            -Wnon-virtual-dtor
-            -Wold-style-cast
-            -Wcast-align
-            -Woverloaded-virtual
-            -ffp-contract=off
-            -fno-math-errno)
+set(kerf_host_options
+    -Wall
+    -Wextra
+    -Wshadow
+    -Wconversion
+    -Wno-sign-conversion
+    -Wnon-virtual-dtor
+    -Wold-style-cast
+    -Wcast-align
+    -Woverloaded-virtual
+    -ffp-contract=off
+    -fno-math-errno)
 if(KERF_WERROR)
-  target_compile_options(kerf_options INTERFACE -Werror)
+  list(APPEND kerf_host_options -Werror)
 endif()
+target_compile_options(kerf_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${kerf_host_options}>") # cmake/KerfCuda.cmake has nvcc's
 if(KERF_SANITIZE STREQUAL "address")
   target_compile_options(kerf_options INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all
                                                 -fno-omit-frame-pointer)

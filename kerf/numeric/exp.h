@@ -30,7 +30,7 @@ inline constexpr float c7 = 0x1.a01a02p-13F;
 
 // exp(x) in f32: at most 2 ulp (of the subnormal step below 2^-126), +inf above 88.72, 0 below -103.97, NaN
 // for NaN.
-inline float exp_f32(float x) {
+constexpr float exp_f32(float x) {
   using namespace exp_constants;
   if (x != x) return std::numeric_limits<float>::quiet_NaN();
   if (x > highest) return std::numeric_limits<float>::infinity();
@@ -56,6 +56,6 @@ inline float exp_f32(float x) {
 }
 
 // 1 / (1 + E(-x)).
-inline float sigmoid_f32(float x) { return 1.0F / (1.0F + exp_f32(-x)); }
+constexpr float sigmoid_f32(float x) { return 1.0F / (1.0F + exp_f32(-x)); }
 
 }  // namespace kerf::numeric

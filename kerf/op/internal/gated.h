@@ -24,7 +24,7 @@ struct ExpertScalars {
 
 // h = u * (g * sigmoid(alpha * g)), g = x1 * scale_gate, u = (x0 + beta) * scale_up, after the clamps. NaN
 // passes.
-inline float gated(float x0, float x1, const ExpertScalars& s) {
+constexpr float gated(float x0, float x1, const ExpertScalars& s) {
   if (x1 > s.limit_gate) x1 = s.limit_gate;
   if (x0 > s.limit_up) x0 = s.limit_up;
   if (x0 < -s.limit_up) x0 = -s.limit_up;

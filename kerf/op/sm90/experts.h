@@ -1,0 +1,60 @@
+// The sm_90a op as the device sees it: experts whose weights are in device memory, run from metadata in
+// device memory, on a stream. RoutedExperts::body(), with spans of host memory, copies around this.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "kerf/cuda/device.h"
+#include "kerf/op/internal/bound.h"
+#include "kerf/op/op.h"
+
+namespace kerf::op::sm90 {
+
+// A step's rows, in device memory: a and a_sf, or x.
+struct DeviceTokens {
+  std::int64_t count = 0;
+  const std::uint8_t* a = nullptr;     // [T, H/2] e2m1
+  const std::uint8_t* a_sf = nullptr;  // [T, H/16] e4m3, linear
+  const std::uint16_t* x = nullptr;    // [T, H] bf16
+};
+
+// Where rows go, in device memory; one of the two: finished rows, or f32 sums before g2_alpha (W4A4 alone).
+struct DeviceRows {
+  std::uint16_t* rows = nullptr;  // [gemm2_rows, H] bf16
+  float* sums = nullptr;          // [gemm2_rows, H] f32
+};
+
+// Device memory that a run works in.
+struct DeviceScratch {
+  std::span<std::byte> bytes;         // scratch_bytes(), contents do not matter
+  std::span<std::uint32_t> counters;  // counter_words(), zero when a run begins; whatever after it
+};
+
+class DeviceExperts : public internal::Bound {
+ public:
+  using Bound::Bound;
+
+  [[nodiscard]] virtual std::size_t scratch_bytes(const routing::MetadataShape& shape,
+                                                  Tactic tactic) const = 0;
+  // 32-bit words; a few, that the kernel in front of the run zeroes.
+  [[nodiscard]] virtual std::size_t counter_words(const routing::MetadataShape& shape) const = 0;
+
+  // Enqueues the GEMMs: both, with all that is between them. The metadata's spans are device memory; the host
+  // reads none of them, so that a captured run follows whatever they hold at replay. Of rows only those that
+  // the map names are written. No host work besides launches, no allocation.
+  virtual void run(const DeviceTokens& tokens, const routing::MetadataShape& shape,
+                   const routing::Metadata& metadata, Tactic tactic, const DeviceScratch& scratch,
+                   const DeviceRows& rows, cuda::StreamHandle stream) const = 0;
+
+  // The host's way in (op.h): copies tokens and metadata to the device, runs, copies the named rows back.
+  // Allocates device memory from the stream's pool; `workspace` is not used.
+  [[nodiscard]] std::size_t workspace_bytes(const routing::MetadataShape& shape, Tactic tactic) const final;
+  void body(const Tokens& tokens, const routing::MetadataShape& shape, const routing::Metadata& metadata,
+            Tactic tactic, const Workers& workers, std::span<std::byte> workspace,
+            const RowBuffer& rows) const final;
+};
+
+}  // namespace kerf::op::sm90
