@@ -101,6 +101,15 @@ decode::GridShape grid_of(const RankOptions& options) {
 }
 
 std::string backend_of(const RankOptions& options) {
+  // A device has one backend, and that backend no other device.
+  constexpr std::string_view cuda = "cuda";
+  if ((options.device == cuda) != (options.backend == cuda) &&
+      !(options.device == cuda && options.backend.empty()))
+    throw Error(ErrorKind::usage,
+                fmt::format("--device {} with --backend {}: experts on a CUDA device run on the backend "
+                            "'cuda', and nothing else does",
+                            options.device, options.backend));
+  if (options.device == cuda) return std::string(cuda);
   if (!options.backend.empty()) return options.backend;
   const auto isa = env_value("KERF_ISA");
   if (!isa) return "cpu";
@@ -118,13 +127,18 @@ void run_ranks(const RankOptions& options, const Context& context,
   const int threads =
       threads_per_rank(options.threads > 0 ? options.threads : Context::threads(), options.ranks);
   const decode::GridShape shape = grid_of(options);
+  const bool on_device = options.device == "cuda";
+  if (on_device) local.copier = &cuda::copier();
   comm::run_local(options.ranks, local, [&](comm::Group& group) {
     tensor::HostMemory memory;
     decode::Meter meter(memory);
+    cuda::DeviceMemory device;
+    decode::Meter device_meter(device);
     std::optional<comm::Grid> grid;  // only where it says more than the group
     if (shape.ep > 1 && shape.tp > 1)
       grid.emplace(group, static_cast<int>(shape.ep), static_cast<int>(shape.tp));
-    body(decode::Rank{group, meter, Workers(threads), context.log, grid ? &*grid : nullptr});
+    body(decode::Rank{group, meter, Workers(threads), context.log, grid ? &*grid : nullptr, nullptr,
+                      on_device ? &device_meter : nullptr});
   });
 }
 

@@ -22,6 +22,8 @@
 #include "kerf/comm/grid.h"
 #include "kerf/comm/group.h"
 #include "kerf/comm/local.h"
+#include "kerf/cuda/copier.h"
+#include "kerf/cuda/device.h"
 #include "kerf/cuda/library.h"
 #include "kerf/decode/adopt.h"
 #include "kerf/decode/all_reduce.h"

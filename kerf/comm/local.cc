@@ -28,7 +28,7 @@ const std::uint16_t* as_bf16(std::span<const std::byte> bytes) {
   return reinterpret_cast<const std::uint16_t*>(bytes.data());
 }
 
-void copy(std::span<const std::byte> from, std::byte* to) {
+void copy_host(std::span<const std::byte> from, std::byte* to) {
   if (!from.empty() && from.data() != to) std::memcpy(to, from.data(), from.size());
 }
 
@@ -36,7 +36,10 @@ void copy(std::span<const std::byte> from, std::byte* to) {
 // that leaves, leaves all it belongs to.
 class World {
  public:
-  World(int ranks, std::chrono::milliseconds timeout) : all_(open({}, ranks, timeout)) {}
+  World(int ranks, const LocalOptions& options)
+      : copier_(*options.copier), all_(open({}, ranks, options.timeout)) {}
+
+  [[nodiscard]] const tensor::Copier& copier() const { return copier_; }
 
   [[nodiscard]] Meeting& all() { return all_; }
 
@@ -61,6 +64,7 @@ class World {
     return open(std::move(members), timeout);
   }
 
+  const tensor::Copier& copier_;
   std::mutex lock_;
   std::vector<std::unique_ptr<Meeting>> meetings_;
   Meeting& all_;
@@ -84,7 +88,11 @@ class LocalGroup final : public Group {
 
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, std::string_view what) override {
     meeting_.meet(rank_, {.collective = Collective::all_gather, .what = what, .mine = mine, .out = all});
-    for_each_peer([&](std::size_t s) { copy(meeting_.posts()[s].mine, all.data() + s * mine.size()); });
+    for_each_peer([&](std::size_t s) {
+      std::byte* to = all.data() + s * mine.size();
+      if (const auto from = meeting_.posts()[s].mine; !from.empty() && from.data() != to)
+        world_.copier().copy(from, to);
+    });
     meeting_.part();
   }
 
@@ -94,7 +102,7 @@ class LocalGroup final : public Group {
                   {.collective = Collective::all_to_all, .what = what, .send = send, .received = received});
     // Straight from the sender's strided block to its final place.
     for_each_peer([&](std::size_t s) {
-      if (!received[s].empty()) tensor::pack(meeting_.posts()[s].send[me()], received[s].data());
+      if (!received[s].empty()) world_.copier().pack(meeting_.posts()[s].send[me()], received[s].data());
     });
     meeting_.part();
   }
@@ -110,7 +118,7 @@ class LocalGroup final : public Group {
     const std::size_t first = mine.size() * me() / ranks;
     const std::size_t end = mine.size() * (me() + 1) / ranks;
     reduce(first, end, [&](std::size_t at, std::span<const std::uint16_t> run) {
-      for (const Post& post : meeting_.posts()) copy(std::as_bytes(run), post.out.data() + 2 * at);
+      for (const Post& post : meeting_.posts()) copy_host(std::as_bytes(run), post.out.data() + 2 * at);
     });
     meeting_.part();
   }
@@ -233,7 +241,7 @@ void run_local(int ranks, const LocalOptions& options, const std::function<void(
   if (options.timeout < std::chrono::milliseconds{1})
     fail(ErrorKind::usage, "a local group with a timeout of {} ms, wanted 1 or more",
          options.timeout.count());
-  World world(ranks, options.timeout);
+  World world(ranks, options);
   std::vector<LocalGroup> groups;
   groups.reserve(static_cast<std::size_t>(ranks));
   for (int r = 0; r < ranks; ++r) groups.emplace_back(world, world.all(), r);

@@ -5,11 +5,15 @@
 #include <functional>
 
 #include "kerf/comm/group.h"
+#include "kerf/tensor/view.h"
 
 namespace kerf::comm {
 
 struct LocalOptions {
   std::chrono::milliseconds timeout{60'000};  // how long a collective waits for a rank
+  // Moves the bytes of all-gathers and all-to-alls, which may then lie in what memory it knows (sums are of
+  // the host's).
+  const tensor::Copier* copier = &tensor::host_copier();
 };
 
 // Runs body(group) on `ranks` threads and waits for all of them. A rank that throws or returns early leaves

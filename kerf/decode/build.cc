@@ -9,6 +9,7 @@
 #include "kerf/base/function_ref.h"
 #include "kerf/comm/agree.h"
 #include "kerf/decode/fit.h"
+#include "kerf/decode/internal/upload.h"
 #include "kerf/decode/scalars.h"
 #include "kerf/layout/convert.h"
 #include "kerf/layout/geometry.h"
@@ -38,34 +39,46 @@ Faults merged(comm::Group& group, const Faults& mine) {
   return all;
 }
 
-// `shape` is what is made of experts of width `intermediate`.
-layout::Nvfp4Experts convert_nvfp4(const checkpoint::MoeLayer& from, const layout::ExpertsShape& shape,
-                                   std::int64_t intermediate, std::int64_t first, const Rank& rank) {
-  layout::Nvfp4Experts out(rank.memory, shape, first);
+// Where converted experts go by way of page-locked memory, for ranks whose weights lie on a device.
+struct Uploads {
+  internal::Upload<layout::Nvfp4Experts> nvfp4;
+  internal::Upload<layout::Bf16Experts> bf16;
+};
+
+// Experts [first, first + out.shape.experts) of the layer, made of experts of width `intermediate`.
+void convert(const checkpoint::MoeLayer& from, std::int64_t intermediate, std::int64_t first,
+             const layout::Nvfp4Experts& out, const Workers& workers) {
   std::vector<layout::LogicalNvfp4<const std::byte>> experts;
-  experts.reserve(static_cast<std::size_t>(shape.experts));
-  for (std::int64_t e = 0; e < shape.experts; ++e) {
+  experts.reserve(static_cast<std::size_t>(out.shape.experts));
+  for (std::int64_t e = 0; e < out.shape.experts; ++e) {
     const checkpoint::ExpertViews v = from.expert(first + e);
     experts.push_back(
         {v.gate.bytes, v.gate_sf.bytes, v.up.bytes, v.up_sf.bytes, v.down.bytes, v.down_sf.bytes});
   }
-  layout::convert_all(experts, shape.hidden, intermediate, shape.intermediate,
-                      {out.w13.bytes(), out.w13_sf.bytes(), out.w2.bytes(), out.w2_sf.bytes()}, rank.workers);
-  return out;
+  layout::convert_all(experts, out.shape.hidden, intermediate, out.shape.intermediate,
+                      {out.w13.bytes(), out.w13_sf.bytes(), out.w2.bytes(), out.w2_sf.bytes()}, workers);
 }
 
-layout::Bf16Experts convert_bf16(const checkpoint::MoeLayer& from, const layout::ExpertsShape& shape,
-                                 std::int64_t intermediate, std::int64_t first, const Rank& rank) {
-  layout::Bf16Experts out(rank.memory, shape, first);
+void convert(const checkpoint::MoeLayer& from, std::int64_t intermediate, std::int64_t first,
+             const layout::Bf16Experts& out, const Workers& workers) {
   std::vector<layout::LogicalBf16<const std::byte>> experts;
-  experts.reserve(static_cast<std::size_t>(shape.experts));
-  for (std::int64_t e = 0; e < shape.experts; ++e) {
+  experts.reserve(static_cast<std::size_t>(out.shape.experts));
+  for (std::int64_t e = 0; e < out.shape.experts; ++e) {
     const checkpoint::ExpertViews v = from.expert(first + e);
     experts.push_back({v.gate.bytes, v.up.bytes, v.down.bytes});
   }
-  layout::convert_all(experts, shape.hidden, intermediate, shape.intermediate,
-                      layout::ConvertedBf16<std::byte>{out.w13.bytes(), out.w2.bytes()}, rank.workers);
-  return out;
+  layout::convert_all(experts, out.shape.hidden, intermediate, out.shape.intermediate,
+                      layout::ConvertedBf16<std::byte>{out.w13.bytes(), out.w2.bytes()}, workers);
+}
+
+// The same into `out`, wherever its weights lie.
+template <typename Experts>
+void place(const checkpoint::MoeLayer& from, std::int64_t intermediate, const Experts& out,
+           internal::Upload<Experts>* upload, const Workers& workers) {
+  if (upload == nullptr) return convert(from, intermediate, out.first_expert, out, workers);
+  upload->fill(out, [&](std::int64_t first, const Experts& part) {
+    convert(from, intermediate, out.first_expert + first, part, workers);
+  });
 }
 
 // The checkpoint has seen to it that all layers or none have the norm, and that it is BF16 [H].
@@ -132,7 +145,8 @@ void check_values(const checkpoint::MoeLayer& from, std::int64_t first, std::int
 }
 
 Layer build_layer(const checkpoint::Checkpoint& from, const checkpoint::MoeLayer& source,
-                  const checkpoint::LayerScales& scales, const BuildOptions& options, const Rank& rank) {
+                  const checkpoint::LayerScales& scales, const BuildOptions& options, const Rank& rank,
+                  Uploads* uploads) {
   const checkpoint::ModelConfig& config = from.config();
   const op::Backend& backend = op::backend(options.backend);
   const layout::ExpertsShape shape =
@@ -144,13 +158,15 @@ Layer build_layer(const checkpoint::Checkpoint& from, const checkpoint::MoeLayer
   layer.norm = read_norm(source, config);
   if (layer.kind == ExpertKind::nvfp4) {
     layer.input = scales.weight_only ? op::Input::bf16 : options.input;
-    layout::Nvfp4Experts experts = convert_nvfp4(source, shape, config.intermediate, first, rank);
+    layout::Nvfp4Experts experts(rank.weights(), rank.memory, shape, first);
+    place(source, config.intermediate, experts, uploads != nullptr ? &uploads->nvfp4 : nullptr, rank.workers);
     write_scalars(scales, layer.input, experts);
     layer.ep = backend.bind(op::Nvfp4Args{experts.view(), config.experts, config.top_k, layer.input, {}});
     layer.stock = std::move(experts);
   } else {
     layer.input = op::Input::bf16;
-    layout::Bf16Experts experts = convert_bf16(source, shape, config.intermediate, first, rank);
+    layout::Bf16Experts experts(rank.weights(), shape, first);
+    place(source, config.intermediate, experts, uploads != nullptr ? &uploads->bf16 : nullptr, rank.workers);
     layer.ep = backend.bind(op::Bf16Args{experts.view(), config.experts, config.top_k, {}});
     layer.stock = std::move(experts);
   }
@@ -188,6 +204,9 @@ std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions&
     scales = read_scales(from, selected);
   });
 
+  std::optional<Uploads> uploads;
+  if (rank.device != nullptr)
+    comm::agreed(rank.group, "preparing the device's uploads", [&] { uploads.emplace(); });
   const std::int64_t count = from.config().experts / rank.group.size();
   std::vector<Layer> layers;
   layers.reserve(selected.size());
@@ -201,8 +220,10 @@ std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions&
     const Timing timing(times.convert);
     comm::agreed(rank.group, fmt::format("loading layer {}", selected[i]), [&] {
       // attempt: what is no Error gets the layer too.
-      if (const Verdict v =
-              attempt([&] { layers.push_back(build_layer(from, source, scales[i], options, rank)); }))
+      if (const Verdict v = attempt([&] {
+            layers.push_back(
+                build_layer(from, source, scales[i], options, rank, uploads ? &*uploads : nullptr));
+          }))
         fail(v->kind, "layer {}: {}", selected[i], v->text);
     });
     times.bytes += layers.back().expert_bytes(Mode::ep) * count;

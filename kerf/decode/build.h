@@ -30,6 +30,14 @@ struct Rank {
   Log log;                           // rank 0 writes what all ranks agree on; other ranks write nothing
   const comm::Grid* grid = nullptr;  // which ranks share slices; null: all do
   CallRecord* calls = nullptr;       // where the entries that steps reach record themselves; null: nowhere
+  Meter* device = nullptr;           // over a device's memory: experts' weights lie there; null: in `memory`
+
+  // Where the experts' weights lie.
+  [[nodiscard]] Meter& weights() const { return device != nullptr ? *device : memory; }
+  // Bytes in use, in all memory.
+  [[nodiscard]] std::int64_t in_use() const {
+    return memory.current() + (device != nullptr ? device->current() : 0);
+  }
 
   // The ranks over which expert TP cuts this rank's experts.
   [[nodiscard]] comm::Group& row() const { return grid != nullptr ? grid->row() : group; }

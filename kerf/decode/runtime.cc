@@ -136,16 +136,16 @@ Runtime Runtime::assemble(const std::function<std::vector<Layer>(Startup&)>& lay
                     "between runs, and from those of other groups",
                     rank.group.name()));
   const bool reports = options.progress && rank.group.rank() == 0;
-  const std::int64_t before = rank.memory.current();
+  const std::int64_t before = rank.in_use();
   Runtime out(rank, router);
   Startup& startup = out.startup_;
   out.layers_ = layers(startup);
-  out.footprint_.stock = rank.memory.current() - before;
+  out.footprint_.stock = rank.in_use() - before;
   {
     const Timing timing(startup.blocks);
     out.blocks_ = blocks(out.layers_);
   }
-  out.footprint_.block = rank.memory.current() - before - out.footprint_.stock;
+  out.footprint_.block = rank.in_use() - before - out.footprint_.stock;
   if (options.expert_tp) {
     if (options.tail.kind == tail::Kind::exact)
       comm::agreed(rank.group, "checking for exact tails",
@@ -158,7 +158,7 @@ Runtime Runtime::assemble(const std::function<std::vector<Layer>(Startup&)>& lay
     out.sharding_ = shard(out.layers_, sharding, rank);
     startup.reshard = out.sharding_->seconds;
     startup.probe = out.sharding_->probe_seconds;
-    out.footprint_.sliced = rank.memory.current() - before - out.footprint_.stock - out.footprint_.block;
+    out.footprint_.sliced = rank.in_use() - before - out.footprint_.stock - out.footprint_.block;
   }
   // Bodies first: a tactic is chosen among those that have one.
   {
@@ -181,7 +181,7 @@ Runtime Runtime::assemble(const std::function<std::vector<Layer>(Startup&)>& lay
       });
   }
   const Footprint& held = out.footprint_;
-  out.footprint_.steps = rank.memory.current() - before - held.stock - held.block - held.sliced;
+  out.footprint_.steps = rank.in_use() - before - held.stock - held.block - held.sliced;
   out.warm_tokens_ = std::clamp<std::int64_t>(options.warm_tokens, 1, options.max_tokens);
   if (out.sharding_) log_sharding(rank, out.layers_, *out.sharding_, out.plan_, out.warm_tokens_);
   return out;

@@ -59,7 +59,7 @@ void cut(Layer& layer, const std::string& backend, const Rank& rank, bool uneven
   comm::agreed(rank.group, "the layer to cut", [&] { (void)layer.nvfp4(); });
   comm::in_context(fmt::format("layer {}", layer.index), [&] {
     layer.sliced.emplace(expert_tp::reshard(layer.nvfp4(), {rank.group, rank.row()}, layer.ep->num_experts(),
-                                            rank.memory, uneven));
+                                            rank.weights(), uneven, &rank.memory));
   });
   const GatedValues gated(layer.gated, rank.row());
   comm::agreed(rank.group, fmt::format("binding the sliced experts of layer {}", layer.index), [&] {
@@ -79,8 +79,8 @@ ShardReport shard(std::span<Layer> layers, const ShardOptions& options, const Ra
   report.min_rel_l2 = std::numeric_limits<double>::infinity();
   double seconds = 0;
   std::int64_t done = 0;
-  const std::int64_t stock = rank.memory.current();
-  rank.memory.reset_peak();
+  const std::int64_t stock = rank.weights().current();
+  rank.weights().reset_peak();
   for (Layer& layer : layers) {
     if (layer.kind != checkpoint::ExpertKind::nvfp4) continue;
     rank.group.barrier("the next layer's reshard");
@@ -103,7 +103,7 @@ ShardReport shard(std::span<Layer> layers, const ShardOptions& options, const Ra
   report.seconds = static_cast<double>(ns) * 1e-9;
   report.bytes_per_rank = comm::all_max(rank.group, report.bytes_per_rank, "the reshard's bytes");
   report.peak_extra_bytes =
-      comm::all_max(rank.group, rank.memory.peak() - stock, "the reshard's peak memory");
+      comm::all_max(rank.group, rank.weights().peak() - stock, "the reshard's peak memory");
   return report;
 }
 

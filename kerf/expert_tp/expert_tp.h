@@ -61,9 +61,10 @@ Verdict check_global_scales(const layout::Nvfp4View& stock, comm::Group& group);
 // Collective over all ranks: this rank's TP experts, slice row.rank() of the row's, cut from the stock of the
 // row's ranks. Each tensor kind is exchanged at one go, straight into its final place, and the scalars are
 // gathered; the row's experts stand in global order. Stock is left as it was. Checks and memory are agreed
-// over all ranks, whose reason every rank throws.
+// over all ranks, whose reason every rank throws. `memory` is of the kind that the group moves; `scalars`,
+// where it is given, has the five tensors of scalars, which are in host memory in `stock` too.
 layout::Nvfp4Experts reshard(const layout::Nvfp4View& stock, const Ranks& ranks, std::int64_t num_experts,
-                             tensor::Memory& memory, bool uneven = false);
+                             tensor::Memory& memory, bool uneven = false, tensor::Memory* scalars = nullptr);
 
 // One row a route, [T*K, H]: zeros where the route is not here (whatever the memory holds). And which routes
 // are here.

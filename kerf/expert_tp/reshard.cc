@@ -75,7 +75,7 @@ Verdict unsupported(const layout::Nvfp4View& stock, std::int64_t tp, bool uneven
 }
 
 layout::Nvfp4Experts reshard(const layout::Nvfp4View& stock, const Ranks& ranks, std::int64_t num_experts,
-                             tensor::Memory& memory, bool uneven) {
+                             tensor::Memory& memory, bool uneven, tensor::Memory* scalars) {
   check(stock, ranks, num_experts, uneven);
   const layout::ExpertsShape shape = layout::shape_of(stock);
   comm::Group& row = ranks.row;
@@ -88,7 +88,8 @@ layout::Nvfp4Experts reshard(const layout::Nvfp4View& stock, const Ranks& ranks,
     slices = slices_of(stock, row.size(), uneven);
     const std::int64_t width = layout::slice_of(shape.intermediate, row.size(), row.rank()).width;
     const std::int64_t experts = num_experts / ranks.rows();
-    sliced.emplace(memory, layout::ExpertsShape{experts, shape.hidden, width}, ranks.row_index() * experts);
+    sliced.emplace(memory, scalars != nullptr ? *scalars : memory,
+                   layout::ExpertsShape{experts, shape.hidden, width}, ranks.row_index() * experts);
   });
 
   // What comes from rank s is its experts' slice, in order: all together, the row's experts in global order.

@@ -165,16 +165,17 @@ Verdict malformed(const Bf16View& view) {
   return faults(std::array{Wanted{"w2", &view.w2, Dtype::bf16, want.w2}});
 }
 
-Nvfp4Experts::Nvfp4Experts(tensor::Memory& memory, const ExpertsShape& wanted, std::int64_t first)
+Nvfp4Experts::Nvfp4Experts(tensor::Memory& weights, tensor::Memory& scalars, const ExpertsShape& wanted,
+                           std::int64_t first)
     : shape(checked_nvfp4(wanted, first)), first_expert(first) {
   const Nvfp4Shapes s(shape);
-  w13 = tensor::Tensor(memory, Dtype::u8, s.w13);
-  w13_sf = tensor::Tensor(memory, Dtype::f8_e4m3, s.w13_sf);
-  w2 = tensor::Tensor(memory, Dtype::u8, s.w2);
-  w2_sf = tensor::Tensor(memory, Dtype::f8_e4m3, s.w2_sf);
+  w13 = tensor::Tensor(weights, Dtype::u8, s.w13);
+  w13_sf = tensor::Tensor(weights, Dtype::f8_e4m3, s.w13_sf);
+  w2 = tensor::Tensor(weights, Dtype::u8, s.w2);
+  w2_sf = tensor::Tensor(weights, Dtype::f8_e4m3, s.w2_sf);
   for (tensor::Tensor* t : {&g1_alphas, &g1_scale_c, &g2_alphas})
-    *t = tensor::Tensor(memory, Dtype::f32, s.expert_scalar);
-  for (tensor::Tensor* t : {&a1_gscale, &a2_gscale}) *t = tensor::Tensor(memory, Dtype::f32, s.layer_scalar);
+    *t = tensor::Tensor(scalars, Dtype::f32, s.expert_scalar);
+  for (tensor::Tensor* t : {&a1_gscale, &a2_gscale}) *t = tensor::Tensor(scalars, Dtype::f32, s.layer_scalar);
 }
 
 Nvfp4View Nvfp4Experts::view() const {

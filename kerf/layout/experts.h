@@ -54,7 +54,11 @@ Verdict malformed(const Bf16View& view);
 
 // Owned experts. Allocated for a shape, contents undefined until written.
 struct Nvfp4Experts {
-  Nvfp4Experts(tensor::Memory& memory, const ExpertsShape& shape, std::int64_t first_expert);
+  Nvfp4Experts(tensor::Memory& memory, const ExpertsShape& wanted, std::int64_t first)
+      : Nvfp4Experts(memory, memory, wanted, first) {}
+  // Matrices and block scales in one memory (a device's, say), the five tensors of scalars in another.
+  Nvfp4Experts(tensor::Memory& weights, tensor::Memory& scalars, const ExpertsShape& wanted,
+               std::int64_t first);
 
   [[nodiscard]] Nvfp4View view() const;
   // Bytes of the four weight tensors and the scalars.

@@ -167,10 +167,11 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<RoutedExperts> bind(const Bf16Args& args) const = 0;
 };
 
-// All backends built in: "reference", "cpu" (best instruction set), and "cpu:<isa>" for each that this CPU
-// can run.
+// All backends built in: "reference", "cpu" (best instruction set), "cpu:<isa>" for each that this CPU can
+// run, and "cuda" where there is a GPU that it can run on.
 std::vector<std::string> backend_names();
-// Error{usage} that lists the names for an unknown one: a forced name never falls back.
+// Error{usage} that lists the names for an unknown one, Error{device} with the reason for "cuda" where it
+// cannot run: a forced name never falls back.
 const Backend& backend(std::string_view name);
 
 // Buffers of the public op, sized by the caller: one of each serves all layers.

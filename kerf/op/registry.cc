@@ -5,6 +5,7 @@
 #include "kerf/op/cpu/cpu.h"
 #include "kerf/op/op.h"
 #include "kerf/op/reference/reference.h"
+#include "kerf/op/sm90/sm90.h"
 
 namespace kerf::op {
 
@@ -12,6 +13,7 @@ namespace {
 std::vector<const Backend*> all() {
   std::vector<const Backend*> out = {&reference::backend()};
   for (const Backend* b : cpu::backends()) out.push_back(b);
+  for (const Backend* b : sm90::backends()) out.push_back(b);
   return out;
 }
 }  // namespace
@@ -25,6 +27,8 @@ std::vector<std::string> backend_names() {
 const Backend& backend(std::string_view name) {
   for (const Backend* b : all())
     if (b->name() == name) return *b;
+  if (name == sm90::backend_name)
+    if (const Verdict why = sm90::absent()) fail(why->kind, "backend '{}': {}", name, why->text);
   fail(ErrorKind::usage, "no backend is named '{}'; there are: {}", name, fmt::join(backend_names(), ", "));
 }
 

@@ -50,4 +50,16 @@ void pack(const StridedBytes& from, std::byte* to) {
   }
 }
 
+namespace {
+class HostCopier final : public Copier {
+ public:
+  void pack(const StridedBytes& from, std::byte* to) const override { tensor::pack(from, to); }
+};
+}  // namespace
+
+const Copier& host_copier() {
+  static const HostCopier copier;
+  return copier;
+}
+
 }  // namespace kerf::tensor

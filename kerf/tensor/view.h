@@ -69,4 +69,19 @@ struct StridedBytes {
 // Copies the packed form to `to` (packed_bytes() of them).
 void pack(const StridedBytes& from, std::byte* to);
 
+// Who moves bytes between ranks' memory, where that is not for memcpy.
+class Copier {
+ public:
+  virtual ~Copier() = default;
+  // pack(), for memory of any kind that this copier knows. Done when it returns.
+  virtual void pack(const StridedBytes& from, std::byte* to) const = 0;
+  void copy(std::span<const std::byte> from, std::byte* to) const {
+    const auto bytes = static_cast<std::int64_t>(from.size());
+    pack({from.data(), 1, bytes, 1, bytes, bytes}, to);
+  }
+};
+
+// The host's memory.
+const Copier& host_copier();
+
 }  // namespace kerf::tensor

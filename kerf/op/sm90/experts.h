@@ -37,6 +37,8 @@ class DeviceExperts : public internal::Bound {
  public:
   using Bound::Bound;
 
+  [[nodiscard]] std::vector<Tactic> tactics(std::int64_t tokens) const final;
+  [[nodiscard]] Verdict prepare(Tactic tactic) const final;
   [[nodiscard]] virtual std::size_t scratch_bytes(const routing::MetadataShape& shape,
                                                   Tactic tactic) const = 0;
   // 32-bit words; a few, that the kernel in front of the run zeroes.

@@ -1,0 +1,18 @@
+// The sm_90a backend: Hopper GPUs.
+#pragma once
+
+#include <vector>
+
+#include "kerf/op/op.h"
+
+namespace kerf::op::sm90 {
+
+inline constexpr std::string_view backend_name = "cuda";
+
+// "cuda", where this build and machine have it; otherwise nothing.
+std::vector<const Backend*> backends();
+
+// Why there is none; nothing where there is one.
+Verdict absent();
+
+}  // namespace kerf::op::sm90
