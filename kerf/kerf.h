@@ -30,6 +30,7 @@
 #include "kerf/decode/block.h"
 #include "kerf/decode/build.h"
 #include "kerf/decode/decode.h"
+#include "kerf/decode/device_stack.h"
 #include "kerf/decode/exact.h"
 #include "kerf/decode/fit.h"
 #include "kerf/decode/grid_shape.h"

@@ -6,6 +6,7 @@
 #include "kerf/base/format.h"
 #include "kerf/base/function_ref.h"
 #include "kerf/comm/agree.h"
+#include "kerf/decode/device_stack.h"
 #include "kerf/decode/inputs.h"
 #include "kerf/decode/sha256.h"
 #include "kerf/decode/traffic.h"
@@ -91,19 +92,25 @@ Measured measure(const Runtime& runtime, std::size_t position, Mode mode, Functi
   return out;
 }
 
+// The inputs of a layer's step, and what its busiest rank reads. Collective.
+Inputs inputs_of(const Runtime& runtime, std::size_t position, StepReport& report, const Options& options,
+                 const InputShape& shape, const Rank& rank) {
+  const Layer& layer = runtime.layers()[position];
+  Inputs inputs;
+  comm::agreed(rank.group, "making inputs", [&] {
+    inputs = make_inputs(options.seed, layer.index, report.batch, layer.kind, shape);
+    report.busiest_rank_bytes +=
+        busiest_rank_bytes(layer, report.mode, chosen(inputs, runtime.router()), rank);
+  });
+  return inputs;
+}
+
 // One layer's step on the seed's inputs, and what its busiest rank reads.
 Measured measure_layer(const Runtime& runtime, std::size_t position, StepReport& report,
                        const Options& options, const InputShape& shape, const Rank& rank) {
   const Layer& layer = runtime.layers()[position];
-  const auto reads = [&](const std::vector<std::int32_t>& ids) {
-    report.busiest_rank_bytes += busiest_rank_bytes(layer, report.mode, ids, rank);
-  };
   if (runtime.blocks().empty()) {
-    Inputs inputs;
-    comm::agreed(rank.group, "making inputs", [&] {
-      inputs = make_inputs(options.seed, layer.index, report.batch, layer.kind, shape);
-      reads(chosen(inputs, runtime.router()));
-    });
+    const Inputs inputs = inputs_of(runtime, position, report, options, shape, rank);
     const StepInputs step = step_of(inputs, runtime.router());
     return measure(
         runtime, position, report.mode,
@@ -116,8 +123,9 @@ Measured measure_layer(const Runtime& runtime, std::size_t position, StepReport&
   std::vector<std::uint16_t> x;
   comm::agreed(rank.group, "making inputs", [&] {
     x = make_rows(options.seed, layer.index, report.batch, weights.model_hidden());
-    reads(runtime.routes_of_block(position, report.batch, x).ids);
-    report.busiest_rank_bytes += weights.bytes();
+    report.busiest_rank_bytes +=
+        busiest_rank_bytes(layer, report.mode, runtime.routes_of_block(position, report.batch, x).ids, rank) +
+        weights.bytes();
   });
   return measure(
       runtime, position, report.mode,
@@ -129,15 +137,46 @@ Measured measure_layer(const Runtime& runtime, std::size_t position, StepReport&
       options, rank);
 }
 
-StepReport run_steps(const Runtime& runtime, Mode mode, std::int64_t batch, tail::Kind tail,
-                     const Options& options, const InputShape& shape, const Rank& rank) {
+// All layers' steps on a device, captured as one graph: the same bits as enqueued without one, and at every
+// replay; timed by the device's clock.
+void measure_stack(const Runtime& runtime, DeviceStack& stack, StepReport& report, Sha256& digest,
+                   const Options& options, const InputShape& shape, const Rank& rank) {
+  const StackStep step{report.mode, report.batch, report.tail};
+  const std::size_t layers = runtime.layers().size();
+  for (std::size_t i = 0; i < layers; ++i) {
+    const Inputs inputs = inputs_of(runtime, i, report, options, shape, rank);
+    stack.load(i, step_of(inputs, runtime.router()));
+  }
+  stack.run(step);
+  std::vector<std::vector<std::uint16_t>> rows;
+  for (std::size_t i = 0; i < layers; ++i) {
+    rows.push_back(stack.output(i));
+    digest.update(std::as_bytes(std::span(rows.back())));
+  }
+  stack.capture(step);
+  const double first = stack.time(1).front();
+  const double wanted =
+      std::clamp(options.seconds * 1e6 / std::max(first, 1.0), static_cast<double>(options.repetitions),
+                 static_cast<double>(most_repetitions));
+  report.us_per_layer = numeric::median(stack.time(static_cast<int>(wanted))) / static_cast<double>(layers);
+  comm::agreed(rank.group, "comparing replays", [&] {
+    for (std::size_t i = 0; i < layers; ++i)
+      if (stack.output(i) != rows[i])
+        fail(ErrorKind::bug, "layer {}: the last replay of the {} steps differs from the first run",
+             runtime.layers()[i].index, name(report.mode));
+  });
+}
+
+StepReport run_steps(const Runtime& runtime, DeviceStack* stack, Mode mode, std::int64_t batch,
+                     tail::Kind tail, const Options& options, const InputShape& shape, const Rank& rank) {
   StepReport report;
   report.mode = mode;
   report.batch = batch;
   report.tail = tail;
   Sha256 digest;
+  if (stack != nullptr) measure_stack(runtime, *stack, report, digest, options, shape, rank);
   const auto layers = static_cast<double>(runtime.layers().size());
-  for (std::size_t i = 0; i < runtime.layers().size(); ++i) {
+  for (std::size_t i = 0; stack == nullptr && i < runtime.layers().size(); ++i) {
     const Measured measured = measure_layer(runtime, i, report, options, shape, rank);
     report.us_per_layer += measured.us / layers;
     report.experts_us_per_layer += measured.experts_us / layers;
@@ -151,6 +190,14 @@ StepReport run_steps(const Runtime& runtime, Mode mode, std::int64_t batch, tail
       fail(ErrorKind::bug, "{} at batch {}: the outputs of ranks 0 and {} differ (SHA-256 {} and {})",
            name(mode), batch, r, all[0], all[r]);
   return report;
+}
+
+std::vector<StackStep> steps_of(const Options& options) {
+  std::vector<StackStep> steps;
+  for (const Mode mode : options.modes)
+    for (const std::int64_t batch : options.batches)
+      for (const tail::Kind tail : options.tails) steps.push_back({mode, batch, tail});
+  return steps;
 }
 
 // Exact outputs do not depend on where experts are.
@@ -251,14 +298,22 @@ Report run(const checkpoint::Checkpoint& from, const Options& options, const Ran
   report.probe_limit = options.probe.limit;
   report.tactic = tactic_of(runtime, options.batches.front());
   report.stock_tactics = stock_tactics(runtime);
-  report.footprint = largest(runtime.footprint(), rank.group);
+  // On a device the layers' steps are one piece of work; a block around the experts is the host's.
+  std::unique_ptr<DeviceStack> stack;
+  Footprint footprint = runtime.footprint();
+  if (rank.device != nullptr && options.block == BlockKind::none) {
+    const Timing timing(startup.plan);
+    stack = make_device_stack(runtime.layers(), runtime.plan(), steps_of(options), rank);
+    footprint.steps += stack->bytes();
+  }
+  report.footprint = largest(footprint, rank.group);
   report.startup = slowest(startup, rank.group);
   const auto steps =
       static_cast<std::int64_t>(options.modes.size() * options.batches.size() * options.tails.size());
   for (const Mode mode : options.modes) {
     for (const std::int64_t batch : options.batches) {
       for (const tail::Kind tail : options.tails) {
-        report.steps.push_back(run_steps(runtime, mode, batch, tail, options,
+        report.steps.push_back(run_steps(runtime, stack.get(), mode, batch, tail, options,
                                          {config.experts, config.hidden, config.top_k}, rank));
         if (options.progress && rank.group.rank() == 0)
           options.progress("decoding", static_cast<std::int64_t>(report.steps.size()), steps);

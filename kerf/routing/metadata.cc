@@ -79,11 +79,15 @@ std::int64_t MetadataBuffer::words() const {
 }
 
 Metadata MetadataBuffer::view(const MetadataShape& shape) const {
+  return metadata_in(words_.as<std::int32_t>(), shape);
+}
+
+Metadata metadata_in(std::span<std::int32_t> words, const MetadataShape& shape) {
   const std::int64_t wanted = metadata_words(shape);
-  if (wanted > words()) {
+  if (wanted > std::ssize(words)) {
     fail(ErrorKind::bug,
          "routing metadata of {} tokens, top {}, {} experts, tile {} takes {} words; the buffer has {}",
-         shape.tokens, shape.top_k, shape.experts, shape.tile, wanted, words());
+         shape.tokens, shape.top_k, shape.experts, shape.tile, wanted, words.size());
   }
   const Sizes sizes = sizes_of(shape);
   std::array<std::size_t, 9> start{};
@@ -91,13 +95,13 @@ Metadata MetadataBuffer::view(const MetadataShape& shape) const {
     start[i] = start[i - 1] + static_cast<std::size_t>(aligned(sizes[i - 1]));
   }
   const auto ints = [&](std::size_t i) {
-    return words_.as<std::int32_t>().subspan(start[i], static_cast<std::size_t>(sizes[i]));
+    return words.subspan(start[i], static_cast<std::size_t>(sizes[i]));
   };
   return {
       .total_padded = ints(0),
       .expanded_to_permuted = ints(1),
       .permuted_to_token = ints(2),
-      .expert_weights = words_.as<float>().subspan(start[3], static_cast<std::size_t>(sizes[3])),
+      .expert_weights = {reinterpret_cast<float*>(ints(3).data()), ints(3).size()},
       .histogram = ints(4),
       .tokens_per_expert = ints(5),
       .tile_to_expert = ints(6),

@@ -47,12 +47,15 @@ struct Metadata {
 // 32-bit words that the nine tensors of a shape take in one buffer.
 std::int64_t metadata_words(const MetadataShape& shape);
 
+// The nine tensors of `shape` inside a buffer of words, in whatever memory it lies; Error{bug} where they do
+// not fit.
+Metadata metadata_in(std::span<std::int32_t> words, const MetadataShape& shape);
+
 // One buffer for every shape up to the largest; all words -1 at first.
 class MetadataBuffer {
  public:
   MetadataBuffer() = default;
   MetadataBuffer(tensor::Memory& memory, std::int64_t words);
-  // The nine tensors of `shape` inside the buffer; Error{bug} where they do not fit.
   [[nodiscard]] Metadata view(const MetadataShape& shape) const;
   [[nodiscard]] std::int64_t words() const;
 

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "kerf/cuda/device.h"
+#include "kerf/numeric/rank_sum.h"
 #include "kerf/tail/tail.h"
 
 namespace kerf::tail {

@@ -1,0 +1,183 @@
+#include <algorithm>
+
+#include "kerf/base/format.h"
+#include "kerf/decode/internal/device_rank.h"
+
+namespace kerf::decode::internal {
+
+namespace {
+
+using tensor::Dtype;
+using tensor::Tensor;
+
+template <typename T>
+Tensor uploaded(tensor::Memory& memory, Dtype dtype, std::span<const T> values) {
+  Tensor out(memory, dtype, {static_cast<std::int64_t>(values.size())});
+  cuda::copy(out.bytes().data(), values.data(), values.size_bytes());
+  return out;
+}
+
+template <typename T>
+void put(const Tensor& to, std::span<const T> values, std::string_view what) {
+  if (values.size_bytes() > to.bytes().size())
+    fail(ErrorKind::usage, "{} of {} bytes for a stack that has room for {}", what, values.size_bytes(),
+         to.bytes().size());
+  cuda::copy(to.bytes().data(), values.data(), values.size_bytes());
+}
+
+DeviceLayer device_layer(const Layer& layer, std::int64_t tokens, tensor::Memory& memory) {
+  const std::int64_t hidden = layer.ep->shape().hidden;
+  const std::int64_t k = layer.ep->top_k();
+  const std::int64_t experts = layer.ep->num_experts();
+  DeviceLayer out;
+  out.layer = &layer;
+  if (layer.input == op::Input::nvfp4)
+    out.gs = uploaded(memory, Dtype::f32, layer.nvfp4().a1_gscale.as<float>());
+  if (layer.norm) out.gain = uploaded(memory, Dtype::bf16, std::span<const std::uint16_t>(layer.norm->gain));
+  out.x = Tensor(memory, Dtype::bf16, {tokens, hidden});
+  out.logits = Tensor(memory, Dtype::f32, {tokens, experts});
+  out.bias = Tensor(memory, Dtype::f32, {experts});
+  out.ids = Tensor(memory, Dtype::i32, {tokens, k});
+  out.weights = Tensor(memory, Dtype::f32, {tokens, k});
+  out.out = Tensor(memory, Dtype::bf16, {tokens, hidden});
+  return out;
+}
+
+template <typename T>
+T* pointer(const Tensor& t) {
+  return t.bytes().empty() ? nullptr : t.as<T>().data();
+}
+
+}  // namespace
+
+const op::sm90::DeviceExperts& device_experts(const op::RoutedExperts& experts) {
+  const auto* found = dynamic_cast<const op::sm90::DeviceExperts*>(&experts);
+  if (found == nullptr) fail(ErrorKind::bug, "experts of a device's stack are bound to another backend");
+  return *found;
+}
+
+DeviceRank::Shape DeviceRank::shape_of(const Layer& layer, const StackStep& step) const {
+  // Without a prepared body: the op's default, as the public op takes it.
+  const op::Tactic tactic =
+      plan_.body_tactic(layer, step.mode, step.tokens).value_or(op::Tactic{op::tiles.front(), -1});
+  return {tactic, layer.experts(step.mode).metadata_shape(step.tokens, tactic.tile)};
+}
+
+DeviceRank::DeviceRank(std::span<const Layer> layers, const Plan& plan, std::span<const StackStep> steps,
+                       const Rank& rank)
+    : plan_(plan), memory_(rank.weights()) {
+  std::int64_t tokens = 0;
+  for (const StackStep& step : steps) tokens = std::max(tokens, step.tokens);
+  if (tokens > plan.max_tokens)
+    fail(ErrorKind::usage, "a stack of {} tokens, planned for at most {}", tokens, plan.max_tokens);
+  const op::RoutedExperts& first = *layers.front().ep;
+  const std::int64_t hidden = first.shape().hidden;
+  StepSizes sizes;
+  std::int64_t counters = 0;
+  bool sums = false;
+  for (const Layer& layer : layers) {
+    layers_.push_back(device_layer(layer, tokens, memory_));
+    for (const StackStep& step : steps) {
+      const Shape shape = shape_of(layer, step);
+      const op::sm90::DeviceExperts& experts = device_experts(layer.experts(step.mode));
+      sizes.cover({routing::metadata_words(shape.metadata), op::gemm2_rows(shape.metadata, hidden),
+                   static_cast<std::int64_t>(experts.scratch_bytes(shape.metadata, shape.tactic))});
+      counters = std::max(counters, static_cast<std::int64_t>(experts.counter_words(shape.metadata)));
+      sums = sums || (step.tail == tail::Kind::exact && layer.sliced_in(step.mode));
+    }
+  }
+  metadata_ = Tensor(memory_, Dtype::i32, {sizes.metadata_words});
+  codes_ = Tensor(memory_, Dtype::u8, {tokens, hidden / 2});
+  scales_ = Tensor(memory_, Dtype::f8_e4m3, {tokens, hidden / 16});
+  ids_ = Tensor(memory_, Dtype::i32, {tokens, first.top_k()});
+  weights_ = Tensor(memory_, Dtype::f32, {tokens, first.top_k()});
+  scratch_ = Tensor(memory_, Dtype::u8, {sizes.workspace});
+  counters_ = Tensor(memory_, Dtype::i32, {counters});
+  ticket_ = Tensor(memory_, Dtype::i32, {1});
+  rows_ = Tensor(memory_, Dtype::bf16, {sizes.rows, hidden});
+  if (sums) sums_ = Tensor(memory_, Dtype::f32, {sizes.rows, hidden});
+  partial_ = Tensor(memory_, Dtype::bf16, {tokens, hidden});
+  const std::uint32_t nothing = 0;
+  cuda::copy(ticket_.bytes().data(), &nothing, sizeof nothing);
+}
+
+void DeviceRank::set_g2_alphas(std::size_t position, std::span<const float> all) {
+  layers_[position].g2_alphas = uploaded(memory_, Dtype::f32, all);
+}
+
+void DeviceRank::load(std::size_t position, const StepInputs& inputs) {
+  DeviceLayer& to = layers_[position];
+  if (!inputs.a.empty())
+    fail(ErrorKind::unsupported, "a device's stack quantises its rows itself: give x, not a and a_sf");
+  put(to.x, inputs.x, "x");
+  to.router.reset();
+  to.biased = !inputs.bias.empty();
+  if (inputs.router != nullptr) {
+    to.router = *inputs.router;
+    put(to.logits, inputs.logits, "logits");
+    put(to.bias, inputs.bias, "a bias");
+  } else {
+    put(to.ids, inputs.ids, "ids");
+    put(to.weights, inputs.weights, "weights");
+  }
+}
+
+void DeviceRank::run_experts(std::size_t position, const StackStep& step, cuda::StreamHandle stream) const {
+  const DeviceLayer& l = layers_[position];
+  const Layer& layer = *l.layer;
+  const Shape shape = shape_of(layer, step);
+  const op::sm90::DeviceExperts& experts = device_experts(layer.experts(step.mode));
+  const std::int64_t hidden = experts.shape().hidden;
+  const auto counters = static_cast<std::size_t>(experts.counter_words(shape.metadata));
+  const bool quantised = layer.input == op::Input::nvfp4;
+
+  op::sm90::RouteInputs in;
+  if (l.router) {
+    in.router = &*l.router;
+    in.logits = pointer<float>(l.logits);
+    in.bias = l.biased ? pointer<float>(l.bias) : nullptr;
+    in.bf16_weights = layer.kind == checkpoint::ExpertKind::bf16;
+  } else {
+    in.ids = pointer<std::int32_t>(l.ids);
+    in.weights = pointer<float>(l.weights);
+  }
+  in.x = quantised ? pointer<std::uint16_t>(l.x) : nullptr;
+  in.gs = pointer<float>(l.gs);
+  in.hidden = hidden;
+  op::sm90::RouteOutputs out;
+  out.ids = pointer<std::int32_t>(ids_);
+  out.weights = pointer<float>(weights_);
+  out.metadata = metadata(shape.metadata);
+  out.a = pointer<std::uint8_t>(codes_);
+  out.a_sf = pointer<std::uint8_t>(scales_);
+  out.counters = counters_.as<std::uint32_t>().first(counters);
+  out.ticket = pointer<std::uint32_t>(ticket_);
+  op::sm90::route(shape.metadata, in, out, stream);
+
+  op::sm90::DeviceTokens tokens{step.tokens, nullptr, nullptr, nullptr};
+  if (quantised) {
+    tokens.a = out.a;
+    tokens.a_sf = out.a_sf;
+  } else {
+    tokens.x = pointer<std::uint16_t>(l.x);
+  }
+  const tail::DevicePart to = part(position, step);
+  experts.run(tokens, shape.metadata, out.metadata, shape.tactic, {scratch_.bytes(), out.counters},
+              {to.rows != nullptr ? pointer<std::uint16_t>(rows_) : nullptr,
+               to.sums != nullptr ? pointer<float>(sums_) : nullptr},
+              stream);
+}
+
+routing::Metadata DeviceRank::metadata(const routing::MetadataShape& shape) const {
+  return routing::metadata_in(metadata_.as<std::int32_t>(), shape);
+}
+
+tail::DevicePart DeviceRank::part(std::size_t position, const StackStep& step) const {
+  const Layer& layer = *layers_[position].layer;
+  const routing::Metadata m = metadata(shape_of(layer, step).metadata);
+  const bool sums = step.tail == tail::Kind::exact && layer.sliced_in(step.mode);
+  return {sums ? nullptr : pointer<std::uint16_t>(rows_), sums ? pointer<float>(sums_) : nullptr,
+          m.expanded_to_permuted.data()};
+}
+
+}  // namespace kerf::decode::internal

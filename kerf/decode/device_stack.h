@@ -1,0 +1,60 @@
+// The steps of a stack of layers on a device, as one piece of work: every layer's routes, quantised rows,
+// experts, tail and sum over ranks, enqueued on one stream or captured as one graph and replayed with new
+// inputs. After capture() a replay allocates nothing, and the host does nothing a layer.
+//
+// The ranks are threads of one process and share the device; the thread of rank 0 enqueues for all of them,
+// one rank after another, so that the order of a step's work is that of the graph's edges.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kerf/decode/build.h"
+#include "kerf/decode/layer.h"
+#include "kerf/decode/plan.h"
+#include "kerf/decode/step.h"
+
+namespace kerf::decode {
+
+// Which steps.
+struct StackStep {
+  Mode mode = Mode::ep;
+  std::int64_t tokens = 0;
+  tail::Kind tail = tail::Kind::fast;
+
+  friend bool operator==(const StackStep&, const StackStep&) = default;
+};
+
+class DeviceStack {
+ public:
+  virtual ~DeviceStack() = default;
+
+  // Collective. One layer's inputs of the next run, the same on every rank: x, and ids with weights or (with
+  // a router, the same from capture to replay) logits with bias. To the device.
+  virtual void load(std::size_t position, const StepInputs& inputs) = 0;
+  // Collective. Enqueues all layers' steps on what is loaded, and waits.
+  virtual void run(const StackStep& step) = 0;
+  // Collective. Captures the same; a replay runs it on what is loaded then, and waits.
+  virtual void capture(const StackStep& step) = 0;
+  virtual void replay() = 0;
+  // Collective. Microseconds of each of `times` replays, one after another, on the device's clock.
+  [[nodiscard]] virtual std::vector<double> time(int times) = 0;
+  // Local. A layer's output on this rank after a run or replay, [T, H] bf16.
+  [[nodiscard]] virtual std::vector<std::uint16_t> output(std::size_t position) const = 0;
+  // Device bytes on this rank.
+  [[nodiscard]] virtual std::int64_t bytes() const = 0;
+};
+
+// Nothing, or why there can be no such stack on these ranks: no device, ranks of several processes, more
+// ranks than the device's tails take.
+Verdict no_device_stack(const Rank& rank);
+
+// Collective; allocates all that any of `steps` needs. The layers (bound to the device's backend) and the
+// plan must outlive it. Error{unsupported} where no_device_stack() has a reason.
+std::unique_ptr<DeviceStack> make_device_stack(std::span<const Layer> layers, const Plan& plan,
+                                               std::span<const StackStep> steps, const Rank& rank);
+
+}  // namespace kerf::decode
