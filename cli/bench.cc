@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 
+#include "cli/busiest.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -26,7 +27,8 @@ struct Options {
   std::int64_t pairs = 9;
   std::uint64_t seed = 1;
   std::string plot;
-  RankOptions ranks;  // ranks, threads, act and backend alone
+  bool busiest_rank = false;
+  RankOptions ranks;  // ranks, threads, device, act and backend alone
 };
 
 op::Arithmetic arithmetic_of(const Options& o) {
@@ -64,6 +66,11 @@ const char* activation(const tools::BenchRequest& r) {
   return r.arithmetic == op::Arithmetic::w4a4 ? "nvfp4" : "bf16";
 }
 
+// The device's name where steps run on one.
+std::string machine_of(const Options& o) {
+  return o.ranks.device == "cpu" ? machine_name() : op::backend(backend_of(o.ranks)).device();
+}
+
 Json json_of(const tools::BenchRequest& r, const tools::BenchReport& report, const Options& o) {
   Json steps = Json::array();
   for (const tools::BenchStep& s : report.steps)
@@ -82,7 +89,7 @@ Json json_of(const tools::BenchRequest& r, const tools::BenchReport& report, con
                      {"gbps", s.gbps},
                      {"read_gbps", s.read_gbps},
                      {"pairs", r.pairs}});
-  return {{"machine", machine_name()},
+  return {{"machine", machine_of(o)},
           {"backend", r.backend},
           {"package", op::backend(r.backend).package()},
           {"threads", report.threads},
@@ -119,7 +126,7 @@ void print(const tools::BenchRequest& r, const tools::BenchReport& report, const
            r.batches.size() == 1 ? fmt::format("batch {}", r.batches.front())
                                  : fmt::format("{} batches", r.batches.size()));
   out.line("");
-  out.line("machine     {}", machine_name());
+  out.line("machine     {}", machine_of(o));
   out.line("runs on     {}, {}, backend {} ({})", counted(o.ranks.ranks, "rank"),
            counted(report.threads, "thread"), r.backend, op::backend(r.backend).package());
   out.line("made up     from seed {}", r.seed);
@@ -148,8 +155,42 @@ void tell_of_cache(const tools::BenchRequest& r, const tools::BenchReport& repor
         smallest->intermediate, bytes_text(layer), bytes_text(largest_cache())));
 }
 
+// One rank on a device, whose memory its weights are in.
+void run_on_device(const Options& o, Context& context) {
+  RankOptions one = o.ranks;
+  one.ranks = 1;
+  tools::BenchRequest request = request_of(o, context);
+  if (o.busiest_rank) {
+    std::vector<tools::BusiestStep> steps;
+    run_ranks(one, context,
+              [&](const decode::Rank& rank) { steps = tools::busiest_rank(request, o.ranks.ranks, rank); });
+    if (!context.json) return print_busiest(steps, o.ranks.ranks, context.out);
+    return context.out.json({{"machine", machine_of(o)},
+                             {"package", op::backend(request.backend).package()},
+                             {"ranks", o.ranks.ranks},
+                             {"experts", request.shape.experts},
+                             {"hidden", request.shape.hidden},
+                             {"intermediate", request.shape.intermediate},
+                             {"top_k", request.top_k},
+                             {"activation", activation(request)},
+                             {"draws", request.pairs},
+                             {"steps", busiest_json(steps)}});
+  }
+  request.modes = {decode::Mode::ep};
+  std::optional<tools::BenchReport> report;
+  run_ranks(o.ranks, context, [&](const decode::Rank& rank) { report = tools::device_bench(request, rank); });
+  if (!o.plot.empty()) tools::write_svg(o.plot, tools::bench_chart(request, *report));
+  if (context.json)
+    context.out.json(json_of(request, *report, o));
+  else
+    print(request, *report, o, context.out);
+}
+
 void run(const Options& o, Context& context) {
   check_rank_options(o.ranks);
+  if (o.busiest_rank && o.ranks.device == "cpu")
+    throw Error(ErrorKind::usage, "--busiest-rank times each rank's share alone on a device: --device cuda");
+  if (o.ranks.device != "cpu") return run_on_device(o, context);
   tools::BenchRequest request = request_of(o, context);
   const int threads =
       threads_per_rank(o.ranks.threads > 0 ? o.ranks.threads : Context::threads(), o.ranks.ranks);
@@ -202,6 +243,10 @@ void add_bench(CLI::App& app, Context& context) {
       ->capture_default_str()
       ->check(CLI::IsMember({"nvfp4", "bf16"}));
   add_op_options(*command, o->ranks);
+  add_device_option(*command, o->ranks);
+  command->add_flag(
+      "--busiest-rank", o->busiest_rank,
+      "On a device: each rank's share of EP and expert TP alone, the slowest of --ranks counts");
   command->add_option("--ranks", o->ranks.ranks, "Ranks, threads of this process")
       ->capture_default_str()
       ->transform(whole_number(1, most_ranks));

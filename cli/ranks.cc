@@ -66,6 +66,12 @@ void add_grid_options(CLI::App& command, RankOptions& options) {
                    "Add zeros to I, up to the next width that fits the layout and tp");
 }
 
+void add_device_option(CLI::App& command, RankOptions& options) {
+  command.add_option("--device", options.device, "Where experts are: " + names_of("cpu", "device"))
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+}
+
 void add_rank_options(CLI::App& command, RankOptions& options) {
   command.add_option("--ranks", options.ranks, "Ranks")
       ->capture_default_str()
@@ -74,9 +80,7 @@ void add_rank_options(CLI::App& command, RankOptions& options) {
   command.add_option("--group", options.group, "How ranks talk: " + names_of("local", "group"))
       ->capture_default_str()
       ->check(CLI::IsMember({"local", "mpi", "nccl"}));
-  command.add_option("--device", options.device, "Where experts are: " + names_of("cpu", "device"))
-      ->capture_default_str()
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+  add_device_option(command, options);
   add_op_options(command, options);
   command
       .add_option("--threads", options.threads,

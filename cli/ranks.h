@@ -26,6 +26,7 @@ struct RankOptions {
 };
 
 void add_rank_options(CLI::App& command, RankOptions& options);
+void add_device_option(CLI::App& command, RankOptions& options);
 // Of them, those that a plan has too: --act and --backend, how the op runs; --ep and --tp, the grid; --uneven
 // and --pad, what may be done about a width.
 void add_op_options(CLI::App& command, RankOptions& options);

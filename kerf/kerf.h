@@ -77,6 +77,7 @@
 #include "kerf/tensor/view.h"
 #include "kerf/tools/bench.h"
 #include "kerf/tools/chart.h"
+#include "kerf/tools/device_bench.h"
 #include "kerf/tools/made_experts.h"
 #include "kerf/tools/plain_read.h"
 #include "kerf/tools/synth.h"

@@ -303,7 +303,9 @@ Report run(const checkpoint::Checkpoint& from, const Options& options, const Ran
   Footprint footprint = runtime.footprint();
   if (rank.device != nullptr && options.block == BlockKind::none) {
     const Timing timing(startup.plan);
-    stack = make_device_stack(runtime.layers(), runtime.plan(), steps_of(options), rank);
+    std::vector<const Layer*> all;
+    for (const Layer& layer : runtime.layers()) all.push_back(&layer);
+    stack = make_device_stack(all, runtime.plan(), steps_of(options), rank);
     footprint.steps += stack->bytes();
   }
   report.footprint = largest(footprint, rank.group);

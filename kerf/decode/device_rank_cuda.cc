@@ -63,19 +63,20 @@ DeviceRank::Shape DeviceRank::shape_of(const Layer& layer, const StackStep& step
   return {tactic, layer.experts(step.mode).metadata_shape(step.tokens, tactic.tile)};
 }
 
-DeviceRank::DeviceRank(std::span<const Layer> layers, const Plan& plan, std::span<const StackStep> steps,
-                       const Rank& rank)
+DeviceRank::DeviceRank(std::span<const Layer* const> layers, const Plan& plan,
+                       std::span<const StackStep> steps, const Rank& rank)
     : plan_(plan), memory_(rank.weights()) {
   std::int64_t tokens = 0;
   for (const StackStep& step : steps) tokens = std::max(tokens, step.tokens);
   if (tokens > plan.max_tokens)
     fail(ErrorKind::usage, "a stack of {} tokens, planned for at most {}", tokens, plan.max_tokens);
-  const op::RoutedExperts& first = *layers.front().ep;
+  const op::RoutedExperts& first = *layers.front()->ep;
   const std::int64_t hidden = first.shape().hidden;
   StepSizes sizes;
   std::int64_t counters = 0;
   bool sums = false;
-  for (const Layer& layer : layers) {
+  for (const Layer* each : layers) {
+    const Layer& layer = *each;
     layers_.push_back(device_layer(layer, tokens, memory_));
     for (const StackStep& step : steps) {
       const Shape shape = shape_of(layer, step);

@@ -52,9 +52,10 @@ class DeviceStack {
 // ranks than the device's tails take.
 Verdict no_device_stack(const Rank& rank);
 
-// Collective; allocates all that any of `steps` needs. The layers (bound to the device's backend) and the
+// Collective; allocates all that any of `steps` needs. A layer may be there several times, with inputs and
+// output of its own each time. The layers (bound to the device's backend) and the
 // plan must outlive it. Error{unsupported} where no_device_stack() has a reason.
-std::unique_ptr<DeviceStack> make_device_stack(std::span<const Layer> layers, const Plan& plan,
+std::unique_ptr<DeviceStack> make_device_stack(std::span<const Layer* const> layers, const Plan& plan,
                                                std::span<const StackStep> steps, const Rank& rank);
 
 }  // namespace kerf::decode

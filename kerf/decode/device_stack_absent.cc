@@ -6,7 +6,7 @@ namespace kerf::decode {
 
 Verdict no_device_stack(const Rank& /*rank*/) { return cuda::library(); }
 
-std::unique_ptr<DeviceStack> make_device_stack(std::span<const Layer> /*layers*/, const Plan& /*plan*/,
+std::unique_ptr<DeviceStack> make_device_stack(std::span<const Layer* const> /*layers*/, const Plan& /*plan*/,
                                                std::span<const StackStep> /*steps*/, const Rank& rank) {
   require(no_device_stack(rank));
   fail(ErrorKind::bug, "the CUDA part is absent and says nothing");

@@ -146,7 +146,8 @@ class Ensemble {
 
 class Stack final : public DeviceStack {
  public:
-  Stack(std::span<const Layer> layers, const Plan& plan, std::span<const StackStep> steps, const Rank& rank)
+  Stack(std::span<const Layer* const> layers, const Plan& plan, std::span<const StackStep> steps,
+        const Rank& rank)
       : group_(rank.group), steps_(steps.begin(), steps.end()) {
     const std::int64_t before = rank.weights().current();
     comm::agreed(group_, "planning the device's steps",
@@ -232,10 +233,10 @@ class Stack final : public DeviceStack {
   }
 
   // The rank that ends a token of sliced experts needs g2_alphas of all rows of ranks.
-  void share_g2_alphas(std::span<const Layer> layers, const Rank& rank) {
+  void share_g2_alphas(std::span<const Layer* const> layers, const Rank& rank) {
     for (std::size_t i = 0; i < layers.size(); ++i) {
-      if (!layers[i].sliced) continue;
-      const auto mine = layers[i].sliced->g2_alphas.as<const float>();
+      if (!layers[i]->sliced) continue;
+      const auto mine = layers[i]->sliced->g2_alphas.as<const float>();
       const auto slices = static_cast<std::size_t>(rank.row().size());
       const std::vector<float> gathered = comm::gathered(group_, std::span<const float>(mine), "g2_alphas");
       std::vector<float> all;  // one rank of each row has its row's
@@ -270,7 +271,7 @@ Verdict no_device_stack(const Rank& rank) {
   return std::nullopt;
 }
 
-std::unique_ptr<DeviceStack> make_device_stack(std::span<const Layer> layers, const Plan& plan,
+std::unique_ptr<DeviceStack> make_device_stack(std::span<const Layer* const> layers, const Plan& plan,
                                                std::span<const StackStep> steps, const Rank& rank) {
   require(no_device_stack(rank));
   if (layers.empty() || steps.empty()) fail(ErrorKind::bug, "a stack without layers or steps");

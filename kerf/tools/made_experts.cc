@@ -4,11 +4,13 @@
 #include <cmath>
 #include <cstring>
 
-#include "kerf/numeric/splitmix.h"
+#include "kerf/tools/internal/made_words.h"
 
 namespace kerf::tools {
 
 namespace {
+
+using internal::MadeWords;
 
 // Which bits of a random word are kept, and what is put in for the others.
 struct Mask {
@@ -32,20 +34,27 @@ enum class Kind : std::uint64_t { w13 = 1, w13_sf = 2, w2 = 3, w2_sf = 4 };
 
 // Fills a tensor of `experts` experts, each of a whole number of words: word w of expert e is number e *
 // words + w of the stream, so that any worker can make any part.
-void fill(const tensor::Tensor& tensor, Kind kind, Mask mask, std::int64_t experts, std::int64_t first_expert,
-          std::uint64_t seed, const Workers& workers) {
-  constexpr std::size_t share = std::size_t{1} << 17;  // words: 1 MiB
-  const numeric::SplitMix stream{numeric::SplitMix{seed}[static_cast<std::uint64_t>(kind)]};
-  const std::span<std::byte> bytes = tensor.bytes();
-  const std::size_t words = bytes.size() / 8;
-  const std::uint64_t before =
-      words / static_cast<std::size_t>(experts) * static_cast<std::size_t>(first_expert);
-  workers.for_each((words + share - 1) / share, [&](std::size_t i, int) {
-    for (std::size_t w = i * share; w < std::min(words, (i + 1) * share); ++w) {
-      const std::uint64_t word = (stream[before + w] & mask.kept) | mask.set;
-      std::memcpy(bytes.data() + 8 * w, &word, 8);
-    }
-  });
+void fill(const MadeIn& in, const tensor::Tensor& tensor, Kind kind, Mask mask, std::int64_t experts,
+          std::int64_t first_expert, std::uint64_t seed) {
+  const std::uint64_t words = tensor.bytes().size() / 8;
+  in.fill(tensor.bytes(),
+          {numeric::SplitMix{numeric::SplitMix{seed}[static_cast<std::uint64_t>(kind)]},
+           words / static_cast<std::uint64_t>(experts) * static_cast<std::uint64_t>(first_expert), mask.kept,
+           mask.set});
+}
+
+// The host's way to fill.
+auto filled_by(const Workers& workers) {
+  return [&workers](std::span<std::byte> bytes, const MadeWords& made) {
+    constexpr std::size_t share = std::size_t{1} << 17;  // words: 1 MiB
+    const std::size_t words = bytes.size() / 8;
+    workers.for_each((words + share - 1) / share, [&](std::size_t i, int) {
+      for (std::size_t w = i * share; w < std::min(words, (i + 1) * share); ++w) {
+        const std::uint64_t word = made[w];
+        std::memcpy(bytes.data() + 8 * w, &word, 8);
+      }
+    });
+  };
 }
 
 void set_all(const tensor::Tensor& tensor, double value) {
@@ -54,36 +63,48 @@ void set_all(const tensor::Tensor& tensor, double value) {
 
 }  // namespace
 
-layout::Nvfp4Experts made_nvfp4(tensor::Memory& memory, const layout::ExpertsShape& shape,
-                                std::int64_t first_expert, op::Input input, std::uint64_t seed,
-                                const Workers& workers) {
-  layout::Nvfp4Experts e(memory, shape, first_expert);
+layout::Nvfp4Experts made_nvfp4(const MadeIn& in, const layout::ExpertsShape& shape,
+                                std::int64_t first_expert, op::Input input, std::uint64_t seed) {
+  layout::Nvfp4Experts e(in.weights, in.scalars, shape, first_expert);
   const auto fill_kind = [&](const tensor::Tensor& t, Kind kind, Mask mask) {
-    fill(t, kind, mask, shape.experts, first_expert, seed, workers);
+    fill(in, t, kind, mask, shape.experts, first_expert, seed);
   };
   fill_kind(e.w13, Kind::w13, any_codes);
   fill_kind(e.w13_sf, Kind::w13_sf, regular_scales);
   fill_kind(e.w2, Kind::w2, any_codes);
   fill_kind(e.w2_sf, Kind::w2_sf, regular_scales);
-  // Codes times scales have a root mean square near 3. Quantised input is `in` times the unit rows, so that
-  // its block scales are regular too, and the intermediate rows `between` times what they stand for.
-  const double in = input == op::Input::nvfp4 ? 448 : 1;
+  // Codes times scales have a root mean square near 3. Quantised input is `given` times the unit rows, so
+  // that its block scales are regular too, and the intermediate rows `between` times what they stand for.
+  const double given = input == op::Input::nvfp4 ? 448 : 1;
   const double between = input == op::Input::nvfp4 ? 64 : 1;
   const double gemm1 = 1 / (3 * std::sqrt(static_cast<double>(shape.hidden)));
-  set_all(e.g1_alphas, gemm1 / in);
-  set_all(e.g1_scale_c, gemm1 / in * between);
+  set_all(e.g1_alphas, gemm1 / given);
+  set_all(e.g1_scale_c, gemm1 / given * between);
   set_all(e.g2_alphas, 1 / (3 * std::sqrt(static_cast<double>(shape.intermediate)) * between));
-  set_all(e.a1_gscale, in);
+  set_all(e.a1_gscale, given);
   set_all(e.a2_gscale, between);
   return e;
 }
 
+layout::Bf16Experts made_bf16(const MadeIn& in, const layout::ExpertsShape& shape, std::int64_t first_expert,
+                              std::uint64_t seed) {
+  layout::Bf16Experts e(in.weights, shape, first_expert);
+  fill(in, e.w13, Kind::w13, bf16_around(shape.hidden), shape.experts, first_expert, seed);
+  fill(in, e.w2, Kind::w2, bf16_around(shape.intermediate), shape.experts, first_expert, seed);
+  return e;
+}
+
+layout::Nvfp4Experts made_nvfp4(tensor::Memory& memory, const layout::ExpertsShape& shape,
+                                std::int64_t first_expert, op::Input input, std::uint64_t seed,
+                                const Workers& workers) {
+  const auto fill = filled_by(workers);
+  return made_nvfp4({memory, memory, fill}, shape, first_expert, input, seed);
+}
+
 layout::Bf16Experts made_bf16(tensor::Memory& memory, const layout::ExpertsShape& shape,
                               std::int64_t first_expert, std::uint64_t seed, const Workers& workers) {
-  layout::Bf16Experts e(memory, shape, first_expert);
-  fill(e.w13, Kind::w13, bf16_around(shape.hidden), shape.experts, first_expert, seed, workers);
-  fill(e.w2, Kind::w2, bf16_around(shape.intermediate), shape.experts, first_expert, seed, workers);
-  return e;
+  const auto fill = filled_by(workers);
+  return made_bf16({memory, memory, fill}, shape, first_expert, seed);
 }
 
 }  // namespace kerf::tools

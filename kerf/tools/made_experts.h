@@ -4,8 +4,11 @@
 // size.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
+#include "kerf/base/function_ref.h"
 #include "kerf/base/threads.h"
 #include "kerf/layout/experts.h"
 #include "kerf/op/op.h"
@@ -13,8 +16,25 @@
 
 namespace kerf::tools {
 
+namespace internal {
+struct MadeWords;
+}
+
+// Where made-up experts lie, and who writes a tensor of whole words there.
+struct MadeIn {
+  tensor::Memory& weights;
+  tensor::Memory& scalars;  // host memory
+  FunctionRef<void(std::span<std::byte> tensor, const internal::MadeWords& words)> fill;
+};
+
 // `input`: what the experts will be given, which decides what their scalars mean (layout/experts.h). The
 // shape must be convertible; Error{memory}.
+layout::Nvfp4Experts made_nvfp4(const MadeIn& in, const layout::ExpertsShape& shape,
+                                std::int64_t first_expert, op::Input input, std::uint64_t seed);
+layout::Bf16Experts made_bf16(const MadeIn& in, const layout::ExpertsShape& shape, std::int64_t first_expert,
+                              std::uint64_t seed);
+
+// In host memory.
 layout::Nvfp4Experts made_nvfp4(tensor::Memory& memory, const layout::ExpertsShape& shape,
                                 std::int64_t first_expert, op::Input input, std::uint64_t seed,
                                 const Workers& workers);

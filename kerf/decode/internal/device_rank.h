@@ -34,7 +34,7 @@ struct DeviceLayer {
 
 class DeviceRank {
  public:
-  DeviceRank(std::span<const Layer> layers, const Plan& plan, std::span<const StackStep> steps,
+  DeviceRank(std::span<const Layer* const> layers, const Plan& plan, std::span<const StackStep> steps,
              const Rank& rank);
 
   void load(std::size_t position, const StepInputs& inputs);

@@ -1,0 +1,285 @@
+#include "kerf/tools/device_bench.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <numeric>
+#include <set>
+#include <span>
+#include <utility>
+
+#include "kerf/base/format.h"
+#include "kerf/cuda/device.h"
+#include "kerf/decode/device_stack.h"
+#include "kerf/decode/inputs.h"
+#include "kerf/decode/plan.h"
+#include "kerf/numeric/median.h"
+#include "kerf/tools/internal/cold_experts.h"
+#include "kerf/tools/internal/device_words.h"
+#include "kerf/tools/made_experts.h"
+
+namespace kerf::tools {
+
+namespace {
+
+using decode::Mode;
+using decode::StackStep;
+
+constexpr int most_graph_layers = 8;
+constexpr double large_step = 4e8;  // bytes from which on two steps a graph are enough
+constexpr int replays = 5;
+
+// What one rank holds.
+struct Held {
+  op::Arithmetic arithmetic = op::Arithmetic::w4a4;
+  layout::ExpertsShape shape;
+  std::int64_t first_expert = 0;
+  std::int64_t num_experts = 0;
+  std::int64_t top_k = 0;
+};
+
+// A layer made on the device, in stacks of itself, and reads of its weights.
+class Share {
+ public:
+  Share(const Held& held, std::uint64_t seed, std::span<const std::int64_t> batches, const decode::Rank& rank)
+      : held_(held), rank_(rank), result_(rank.weights(), tensor::Dtype::i32, {1}) {
+    const auto fill = [](std::span<std::byte> bytes, const internal::MadeWords& words) {
+      internal::fill_device(bytes, words);
+    };
+    const MadeIn in{rank.weights(), rank.memory, fill};
+    const op::Backend& backend = op::backend("cuda");
+    if (held.arithmetic == op::Arithmetic::bf16) {
+      layer_.kind = checkpoint::ExpertKind::bf16;
+      layer_.input = op::Input::bf16;
+      layout::Bf16Experts made = made_bf16(in, held.shape, held.first_expert, seed);
+      layer_.ep = backend.bind(op::Bf16Args{made.view(), held.num_experts, held.top_k, {}});
+      weights_ = {made.w13.bytes(), made.w2.bytes()};
+      layer_.stock = std::move(made);
+    } else {
+      layer_.input = held.arithmetic == op::Arithmetic::w4a4 ? op::Input::nvfp4 : op::Input::bf16;
+      layout::Nvfp4Experts made = made_nvfp4(in, held.shape, held.first_expert, layer_.input, seed);
+      layer_.ep = backend.bind(op::Nvfp4Args{made.view(), held.num_experts, held.top_k, layer_.input, {}});
+      weights_ = {made.w13.bytes(), made.w2.bytes(), made.w13_sf.bytes(), made.w2_sf.bytes()};
+      layer_.stock = std::move(made);
+    }
+    const std::int64_t most = *std::max_element(batches.begin(), batches.end());
+    plan_ = decode::make_plan(std::span(&layer_, 1), {most, op::tiles.back(), {}}, rank);
+  }
+
+  [[nodiscard]] double expert_bytes() const { return static_cast<double>(layer_.expert_bytes(Mode::ep)); }
+  // Of routes, the experts that are held here.
+  [[nodiscard]] double bytes(std::span<const std::int32_t> ids) const {
+    std::set<std::int32_t> distinct;
+    for (const std::int32_t id : ids)
+      if (id >= held_.first_expert && id < held_.first_expert + held_.shape.experts) distinct.insert(id);
+    return expert_bytes() * static_cast<double>(distinct.size());
+  }
+
+  struct Times {
+    double us = 0;
+    double read_us = 0;
+  };
+  // A graph of one step for each of `routes` ([T, K] ids each), and one of as many reads; a step's share.
+  Times time(std::int64_t tokens, std::span<const decode::Inputs> routes, std::span<const std::uint16_t> x) {
+    const std::vector<const decode::Layer*> layers(routes.size(), &layer_);
+    const StackStep step{Mode::ep, tokens, tail::Kind::fast};
+    if (!stack_ || stacked_ != std::pair(tokens, routes.size())) {
+      stack_.reset();
+      stack_ = decode::make_device_stack(layers, plan_, std::span(&step, 1), rank_);
+      stacked_ = {tokens, routes.size()};
+    }
+    std::vector<std::size_t> reads;
+    for (std::size_t i = 0; i < routes.size(); ++i) {
+      stack_->load(i, {tokens, x, {}, {}, routes[i].ids, routes[i].weights, nullptr, {}, {}});
+      reads.push_back(static_cast<std::size_t>(bytes(routes[i].ids)));
+    }
+    if (captured_ != stacked_) {
+      stack_->capture(step);
+      captured_ = stacked_;
+    }
+    const cuda::Graph reading = cuda::Graph::capture(stream_.handle(), [&] {
+      for (const std::size_t n : reads) read(n);
+    });
+    (void)stack_->time(1);
+    std::vector<double> us;
+    std::vector<double> read_us;
+    for (int i = 0; i < replays; ++i) {
+      us.push_back(stack_->time(1).front());
+      begin_.record(stream_.handle());
+      reading.launch(stream_.handle());
+      end_.record(stream_.handle());
+      end_.synchronize();
+      read_us.push_back(end_.us_since(begin_));
+    }
+    const auto n = static_cast<double>(routes.size());
+    return {numeric::median(std::move(us)) / n, numeric::median(std::move(read_us)) / n};
+  }
+
+ private:
+  // Reads go through the tensors in turns, so that no cache holds what comes next.
+  void read(std::size_t bytes) {
+    std::size_t tensor = 0;
+    while (bytes > 0) {
+      const std::span<const std::byte> all = weights_[tensor % weights_.size()];
+      std::size_t& at = at_[tensor % weights_.size()];
+      if (at >= all.size()) at = 0;
+      const std::size_t part = std::min(bytes, all.size() - at);
+      internal::read_device(all.subspan(at, part), result_.as<std::uint32_t>().data(), stream_.handle());
+      at += part;
+      bytes -= part;
+      ++tensor;
+    }
+  }
+
+  Held held_;
+  const decode::Rank& rank_;
+  decode::Layer layer_;
+  std::vector<std::span<const std::byte>> weights_;
+  std::array<std::size_t, 4> at_{};
+  decode::Plan plan_;
+  std::unique_ptr<decode::DeviceStack> stack_;
+  std::pair<std::int64_t, std::size_t> stacked_{-1, 0}, captured_{-1, 0};
+  cuda::Stream stream_;
+  cuda::Event begin_, end_;
+  tensor::Tensor result_;
+};
+
+// Steps of one draw: the same pattern of experts, cold ones each time.
+std::vector<decode::Inputs> steps_of(const BenchRequest& r, std::int64_t draw, std::int64_t batch,
+                                     internal::ColdExperts& cold, int layers) {
+  std::vector<decode::Inputs> out;
+  for (int i = 0; i < layers; ++i) {
+    out.push_back(decode::make_inputs(r.seed, draw, batch, checkpoint::ExpertKind::nvfp4,
+                                      {r.shape.experts, 0, r.top_k}));
+    cold.rename(out.back().ids);
+  }
+  return out;
+}
+
+int layers_of(double bytes) { return bytes > large_step ? 2 : most_graph_layers; }
+
+}  // namespace
+
+Verdict device_bench_refused(const BenchRequest& r, const decode::Rank& rank) {
+  if (rank.device == nullptr) return because(ErrorKind::bug, "a device's bench without a device");
+  if (rank.group.size() != 1)
+    return because(ErrorKind::unsupported,
+                   "{} ranks of one device take turns on it: each rank's share is timed alone (busiest rank)",
+                   rank.group.size());
+  BenchRequest one = r;
+  one.modes = {Mode::ep};
+  one.memory = cuda::facts().free;
+  return bench_refused(one, 1, rank.workers.size());
+}
+
+BenchReport device_bench(const BenchRequest& r, const decode::Rank& rank) {
+  require(device_bench_refused(r, rank));
+  BenchReport report;
+  report.threads = rank.workers.size();
+  std::vector<std::int64_t> widths = {r.shape.intermediate};
+  for (const std::int64_t width : r.sizes)
+    if (std::find(widths.begin(), widths.end(), width) == widths.end()) widths.push_back(width);
+  for (const std::int64_t width : widths) {
+    const std::vector<std::int64_t> batches =
+        width == r.shape.intermediate ? r.batches : std::vector{r.batches.front()};
+    Share share({r.arithmetic, {r.shape.experts, r.shape.hidden, width}, 0, r.shape.experts, r.top_k}, r.seed,
+                batches, rank);
+    internal::ColdExperts cold(r.shape.experts, 1);
+    for (const std::int64_t batch : batches) {
+      const std::vector<std::uint16_t> x = decode::make_rows(r.seed, 0, batch, r.shape.hidden);
+      std::vector<double> us, read_us, fractions, distinct;
+      for (std::int64_t draw = 0; draw < r.pairs; ++draw) {
+        const double bytes = share.bytes(steps_of(r, draw, batch, cold, 1).front().ids);
+        const Share::Times t = share.time(batch, steps_of(r, draw, batch, cold, layers_of(bytes)), x);
+        us.push_back(t.us);
+        read_us.push_back(t.read_us);
+        fractions.push_back(t.read_us / t.us);
+        distinct.push_back(bytes / share.expert_bytes());
+      }
+      BenchStep s;
+      s.intermediate = width;
+      s.batch = batch;
+      s.experts_distinct = static_cast<std::int64_t>(numeric::median(distinct));
+      s.bytes = static_cast<std::int64_t>(static_cast<double>(s.experts_distinct) * share.expert_bytes());
+      s.busiest_rank_bytes = s.bytes;
+      const auto [least, most] = std::minmax_element(fractions.begin(), fractions.end());
+      s.fraction_least = *least;
+      s.fraction_most = *most;
+      s.us = numeric::median(us);
+      s.read_us = numeric::median(read_us);
+      s.fraction = numeric::median(fractions);
+      s.gbps = 1e-3 * static_cast<double>(s.bytes) / s.us;
+      s.read_gbps = 1e-3 * static_cast<double>(s.bytes) / s.read_us;
+      report.steps.push_back(s);
+    }
+  }
+  return report;
+}
+
+namespace {
+
+// Times of one placement: [batch][draw], of each draw the slowest rank; and each rank's mean.
+struct Placement {
+  std::vector<ShareStep> steps;
+  std::vector<std::vector<double>> rank_us;  // [batch][rank]
+};
+
+Placement time_placement(const BenchRequest& r, int ranks, bool cut, const decode::Rank& rank) {
+  const auto draws = static_cast<std::size_t>(r.pairs);
+  std::vector<std::vector<ShareStep>> slowest(r.batches.size(), std::vector<ShareStep>(draws));
+  Placement out;
+  out.rank_us.resize(r.batches.size());
+  const std::int64_t local = cut ? r.shape.experts : r.shape.experts / ranks;
+  const layout::ExpertsShape shape{local, r.shape.hidden,
+                                   cut ? r.shape.intermediate / ranks : r.shape.intermediate};
+  for (int member = 0; member < ranks; ++member) {
+    Share share({r.arithmetic, shape, cut ? 0 : local * member, r.shape.experts, r.top_k},
+                r.seed + static_cast<std::uint64_t>(cut ? member : 0), r.batches, rank);
+    internal::ColdExperts cold(r.shape.experts, cut ? 1 : ranks);
+    for (std::size_t b = 0; b < r.batches.size(); ++b) {
+      const std::vector<std::uint16_t> x = decode::make_rows(r.seed, 0, r.batches[b], r.shape.hidden);
+      double sum = 0;
+      for (std::size_t draw = 0; draw < draws; ++draw) {
+        const auto number = static_cast<std::int64_t>(draw);
+        const double bytes = share.bytes(steps_of(r, number, r.batches[b], cold, 1).front().ids);
+        const Share::Times t =
+            share.time(r.batches[b], steps_of(r, number, r.batches[b], cold, most_graph_layers), x);
+        ShareStep& s = slowest[b][draw];
+        s.bytes = std::max(s.bytes, bytes);
+        s.us = std::max(s.us, t.us);
+        s.read_us = std::max(s.read_us, t.read_us);
+        sum += t.us / static_cast<double>(draws);
+      }
+      out.rank_us[b].push_back(sum);
+    }
+  }
+  for (const std::vector<ShareStep>& of_batch : slowest) {
+    ShareStep mean;
+    for (const ShareStep& s : of_batch) {
+      mean.bytes += s.bytes / static_cast<double>(draws);
+      mean.us += s.us / static_cast<double>(draws);
+      mean.read_us += s.read_us / static_cast<double>(draws);
+    }
+    out.steps.push_back(mean);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<BusiestStep> busiest_rank(const BenchRequest& r, int ranks, const decode::Rank& rank) {
+  require(device_bench_refused(r, rank));
+  require(layout::placeable(r.shape.experts, ranks));
+  require(layout::cuttable(r.shape.hidden, r.shape.intermediate, ranks, {}));
+  if (r.arithmetic == op::Arithmetic::bf16)
+    fail(ErrorKind::unsupported, "BF16 experts stay whole: there is no expert TP to compare with");
+  Placement ep = time_placement(r, ranks, false, rank);
+  Placement tp = time_placement(r, ranks, true, rank);
+  std::vector<BusiestStep> out;
+  for (std::size_t b = 0; b < r.batches.size(); ++b)
+    out.push_back(
+        {r.batches[b], ep.steps[b], tp.steps[b], std::move(ep.rank_us[b]), std::move(tp.rank_us[b])});
+  return out;
+}
+
+}  // namespace kerf::tools
