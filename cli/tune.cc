@@ -23,7 +23,7 @@ struct Options {
   double seconds = 10;
   int threads = 0;
   std::string out;
-  RankOptions op;  // backend, act and grid alone
+  RankOptions op;  // device, backend, act and grid alone
 };
 
 struct Sizes {
@@ -124,6 +124,7 @@ void print(const tools::TuneResult& result, const std::vector<std::int64_t>& tok
 }
 
 void run(const Options& o, Context& context) {
+  if (o.op.device != "cpu") check_rank_options(o.op);
   tools::TuneRequest request = request_of(o, sizes_of(o));
   check_out(o);
   const Workers workers(o.threads > 0 ? o.threads : Context::threads());
@@ -133,7 +134,14 @@ void run(const Options& o, Context& context) {
     ProgressBar bar(context,
                     fmt::format("tactics of {} x {}", request.shape.hidden, request.shape.intermediate));
     request.progress = [&](std::int64_t done, std::int64_t of) { bar.update(done, of); };
-    measured = tools::tune(request, memory, workers);
+    if (o.op.device == "cpu") {
+      measured = tools::tune(request, memory, workers);
+    } else {
+      RankOptions alone;  // one rank, that has the device
+      alone.device = o.op.device;
+      run_ranks(alone, context,
+                [&](const decode::Rank& rank) { measured = tools::device_tune(request, rank); });
+    }
   }
   const tools::TuneResult& result = *measured;
   if (!o.out.empty() && o.op.tp.value_or(1) == 1)
@@ -208,6 +216,7 @@ void add_tune(CLI::App& app, Context& context) {
       ->add_option("--out", o->out,
                    "File of lists to write; those for other packages, devices and sizes in it stay")
       ->check(not_empty());
+  add_device_option(*command, o->op);
   add_op_options(*command, o->op);
   command->callback([o, &context] { run(*o, context); });
 }

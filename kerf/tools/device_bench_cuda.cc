@@ -1,148 +1,25 @@
 #include "kerf/tools/device_bench.h"
 
 #include <algorithm>
-#include <array>
-#include <memory>
-#include <numeric>
-#include <set>
 #include <span>
 #include <utility>
 
 #include "kerf/base/format.h"
 #include "kerf/cuda/device.h"
-#include "kerf/decode/device_stack.h"
 #include "kerf/decode/inputs.h"
-#include "kerf/decode/plan.h"
 #include "kerf/numeric/median.h"
 #include "kerf/tools/internal/cold_experts.h"
-#include "kerf/tools/internal/device_words.h"
-#include "kerf/tools/made_experts.h"
+#include "kerf/tools/internal/device_share.h"
 
 namespace kerf::tools {
 
 namespace {
 
 using decode::Mode;
-using decode::StackStep;
+using internal::DeviceShare;
 
 constexpr int most_graph_layers = 8;
 constexpr double large_step = 4e8;  // bytes from which on two steps a graph are enough
-constexpr int replays = 5;
-
-// What one rank holds.
-struct Held {
-  op::Arithmetic arithmetic = op::Arithmetic::w4a4;
-  layout::ExpertsShape shape;
-  std::int64_t first_expert = 0;
-  std::int64_t num_experts = 0;
-  std::int64_t top_k = 0;
-};
-
-// A layer made on the device, in stacks of itself, and reads of its weights.
-class Share {
- public:
-  Share(const Held& held, std::uint64_t seed, std::span<const std::int64_t> batches, const decode::Rank& rank)
-      : held_(held), rank_(rank), result_(rank.weights(), tensor::Dtype::i32, {1}) {
-    const auto fill = [](std::span<std::byte> bytes, const internal::MadeWords& words) {
-      internal::fill_device(bytes, words);
-    };
-    const MadeIn in{rank.weights(), rank.memory, fill};
-    const op::Backend& backend = op::backend("cuda");
-    if (held.arithmetic == op::Arithmetic::bf16) {
-      layer_.kind = checkpoint::ExpertKind::bf16;
-      layer_.input = op::Input::bf16;
-      layout::Bf16Experts made = made_bf16(in, held.shape, held.first_expert, seed);
-      layer_.ep = backend.bind(op::Bf16Args{made.view(), held.num_experts, held.top_k, {}});
-      weights_ = {made.w13.bytes(), made.w2.bytes()};
-      layer_.stock = std::move(made);
-    } else {
-      layer_.input = held.arithmetic == op::Arithmetic::w4a4 ? op::Input::nvfp4 : op::Input::bf16;
-      layout::Nvfp4Experts made = made_nvfp4(in, held.shape, held.first_expert, layer_.input, seed);
-      layer_.ep = backend.bind(op::Nvfp4Args{made.view(), held.num_experts, held.top_k, layer_.input, {}});
-      weights_ = {made.w13.bytes(), made.w2.bytes(), made.w13_sf.bytes(), made.w2_sf.bytes()};
-      layer_.stock = std::move(made);
-    }
-    const std::int64_t most = *std::max_element(batches.begin(), batches.end());
-    plan_ = decode::make_plan(std::span(&layer_, 1), {most, op::tiles.back(), {}}, rank);
-  }
-
-  [[nodiscard]] double expert_bytes() const { return static_cast<double>(layer_.expert_bytes(Mode::ep)); }
-  // Of routes, the experts that are held here.
-  [[nodiscard]] double bytes(std::span<const std::int32_t> ids) const {
-    std::set<std::int32_t> distinct;
-    for (const std::int32_t id : ids)
-      if (id >= held_.first_expert && id < held_.first_expert + held_.shape.experts) distinct.insert(id);
-    return expert_bytes() * static_cast<double>(distinct.size());
-  }
-
-  struct Times {
-    double us = 0;
-    double read_us = 0;
-  };
-  // A graph of one step for each of `routes` ([T, K] ids each), and one of as many reads; a step's share.
-  Times time(std::int64_t tokens, std::span<const decode::Inputs> routes, std::span<const std::uint16_t> x) {
-    const std::vector<const decode::Layer*> layers(routes.size(), &layer_);
-    const StackStep step{Mode::ep, tokens, tail::Kind::fast};
-    if (!stack_ || stacked_ != std::pair(tokens, routes.size())) {
-      stack_.reset();
-      stack_ = decode::make_device_stack(layers, plan_, std::span(&step, 1), rank_);
-      stacked_ = {tokens, routes.size()};
-    }
-    std::vector<std::size_t> reads;
-    for (std::size_t i = 0; i < routes.size(); ++i) {
-      stack_->load(i, {tokens, x, {}, {}, routes[i].ids, routes[i].weights, nullptr, {}, {}});
-      reads.push_back(static_cast<std::size_t>(bytes(routes[i].ids)));
-    }
-    if (captured_ != stacked_) {
-      stack_->capture(step);
-      captured_ = stacked_;
-    }
-    const cuda::Graph reading = cuda::Graph::capture(stream_.handle(), [&] {
-      for (const std::size_t n : reads) read(n);
-    });
-    (void)stack_->time(1);
-    std::vector<double> us;
-    std::vector<double> read_us;
-    for (int i = 0; i < replays; ++i) {
-      us.push_back(stack_->time(1).front());
-      begin_.record(stream_.handle());
-      reading.launch(stream_.handle());
-      end_.record(stream_.handle());
-      end_.synchronize();
-      read_us.push_back(end_.us_since(begin_));
-    }
-    const auto n = static_cast<double>(routes.size());
-    return {numeric::median(std::move(us)) / n, numeric::median(std::move(read_us)) / n};
-  }
-
- private:
-  // Reads go through the tensors in turns, so that no cache holds what comes next.
-  void read(std::size_t bytes) {
-    std::size_t tensor = 0;
-    while (bytes > 0) {
-      const std::span<const std::byte> all = weights_[tensor % weights_.size()];
-      std::size_t& at = at_[tensor % weights_.size()];
-      if (at >= all.size()) at = 0;
-      const std::size_t part = std::min(bytes, all.size() - at);
-      internal::read_device(all.subspan(at, part), result_.as<std::uint32_t>().data(), stream_.handle());
-      at += part;
-      bytes -= part;
-      ++tensor;
-    }
-  }
-
-  Held held_;
-  const decode::Rank& rank_;
-  decode::Layer layer_;
-  std::vector<std::span<const std::byte>> weights_;
-  std::array<std::size_t, 4> at_{};
-  decode::Plan plan_;
-  std::unique_ptr<decode::DeviceStack> stack_;
-  std::pair<std::int64_t, std::size_t> stacked_{-1, 0}, captured_{-1, 0};
-  cuda::Stream stream_;
-  cuda::Event begin_, end_;
-  tensor::Tensor result_;
-};
 
 // Steps of one draw: the same pattern of experts, cold ones each time.
 std::vector<decode::Inputs> steps_of(const BenchRequest& r, std::int64_t draw, std::int64_t batch,
@@ -182,15 +59,15 @@ BenchReport device_bench(const BenchRequest& r, const decode::Rank& rank) {
   for (const std::int64_t width : widths) {
     const std::vector<std::int64_t> batches =
         width == r.shape.intermediate ? r.batches : std::vector{r.batches.front()};
-    Share share({r.arithmetic, {r.shape.experts, r.shape.hidden, width}, 0, r.shape.experts, r.top_k}, r.seed,
-                batches, rank);
+    DeviceShare share({r.arithmetic, {r.shape.experts, r.shape.hidden, width}, 0, r.shape.experts, r.top_k},
+                      r.seed, *std::ranges::max_element(batches), rank);
     internal::ColdExperts cold(r.shape.experts, 1);
     for (const std::int64_t batch : batches) {
       const std::vector<std::uint16_t> x = decode::make_rows(r.seed, 0, batch, r.shape.hidden);
       std::vector<double> us, read_us, fractions, distinct;
       for (std::int64_t draw = 0; draw < r.pairs; ++draw) {
         const double bytes = share.bytes(steps_of(r, draw, batch, cold, 1).front().ids);
-        const Share::Times t = share.time(batch, steps_of(r, draw, batch, cold, layers_of(bytes)), x);
+        const DeviceShare::Times t = share.time(batch, steps_of(r, draw, batch, cold, layers_of(bytes)), x);
         us.push_back(t.us);
         read_us.push_back(t.read_us);
         fractions.push_back(t.read_us / t.us);
@@ -233,8 +110,9 @@ Placement time_placement(const BenchRequest& r, int ranks, bool cut, const decod
   const layout::ExpertsShape shape{local, r.shape.hidden,
                                    cut ? r.shape.intermediate / ranks : r.shape.intermediate};
   for (int member = 0; member < ranks; ++member) {
-    Share share({r.arithmetic, shape, cut ? 0 : local * member, r.shape.experts, r.top_k},
-                r.seed + static_cast<std::uint64_t>(cut ? member : 0), r.batches, rank);
+    DeviceShare share({r.arithmetic, shape, cut ? 0 : local * member, r.shape.experts, r.top_k},
+                      r.seed + static_cast<std::uint64_t>(cut ? member : 0),
+                      *std::ranges::max_element(r.batches), rank);
     internal::ColdExperts cold(r.shape.experts, cut ? 1 : ranks);
     for (std::size_t b = 0; b < r.batches.size(); ++b) {
       const std::vector<std::uint16_t> x = decode::make_rows(r.seed, 0, r.batches[b], r.shape.hidden);
@@ -242,7 +120,7 @@ Placement time_placement(const BenchRequest& r, int ranks, bool cut, const decod
       for (std::size_t draw = 0; draw < draws; ++draw) {
         const auto number = static_cast<std::int64_t>(draw);
         const double bytes = share.bytes(steps_of(r, number, r.batches[b], cold, 1).front().ids);
-        const Share::Times t =
+        const DeviceShare::Times t =
             share.time(r.batches[b], steps_of(r, number, r.batches[b], cold, most_graph_layers), x);
         ShareStep& s = slowest[b][draw];
         s.bytes = std::max(s.bytes, bytes);

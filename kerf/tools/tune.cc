@@ -16,9 +16,7 @@
 
 namespace kerf::tools {
 
-namespace {
-
-void check(const TuneRequest& r) {
+void check_tune(const TuneRequest& r) {
   const std::int64_t n = r.shape.experts;
   if (n < 1 || r.num_experts < n || r.top_k < 1 || r.top_k > r.num_experts)
     fail(ErrorKind::usage, "{} of {} experts, top {}: wanted 1 to all of them", n, r.num_experts, r.top_k);
@@ -28,6 +26,8 @@ void check(const TuneRequest& r) {
       fail(ErrorKind::usage, "{} tokens, wanted 1 to {}", t, decode::most_tokens);
   require(op::backend(r.backend).supports(r.arithmetic, r.shape));
 }
+
+namespace {
 
 struct Experts {
   std::optional<layout::Nvfp4Experts> nvfp4;
@@ -80,8 +80,9 @@ struct Step {
   }
 };
 
-// Best first, of the tactics that have a time at every number of tokens.
-tactics::PreferredList ranked(const TuneRequest& r, const std::vector<TacticTime>& times) {
+}  // namespace
+
+tactics::PreferredList ranked_list(const TuneRequest& r, const std::vector<TacticTime>& times) {
   const auto us_of = [&](op::Tactic tactic, std::int64_t tokens) -> std::optional<double> {
     for (const TacticTime& t : times)
       if (t.tactic == tactic && t.tokens == tokens) return t.us;
@@ -112,10 +113,8 @@ tactics::PreferredList ranked(const TuneRequest& r, const std::vector<TacticTime
   return list;
 }
 
-}  // namespace
-
 TuneResult tune(const TuneRequest& r, tensor::Memory& memory, const Workers& workers) {
-  check(r);
+  check_tune(r);
   const FpGuard guard;
   const Experts experts(r, memory, workers);
   TuneResult result;
@@ -137,7 +136,7 @@ TuneResult tune(const TuneRequest& r, tensor::Memory& memory, const Workers& wor
     }
     if (r.progress) r.progress(++done, static_cast<std::int64_t>(r.tokens.size()));
   }
-  result.list = ranked(r, result.times);
+  result.list = ranked_list(r, result.times);
   return result;
 }
 

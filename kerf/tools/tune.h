@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kerf/base/threads.h"
+#include "kerf/decode/build.h"
 #include "kerf/op/op.h"
 #include "kerf/tactics/preferred.h"
 #include "kerf/tensor/storage.h"
@@ -42,5 +43,13 @@ struct TuneResult {
 // Error{usage} for sizes or a list of tokens that make no sense, Error{unsupported} for a shape that the
 // backend cannot run, Error{memory}.
 TuneResult tune(const TuneRequest& request, tensor::Memory& memory, const Workers& workers);
+
+// The same for a backend whose experts lie on a device, on a group of one rank: whole steps,
+// on the device's clock.
+TuneResult device_tune(const TuneRequest& request, const decode::Rank& rank);
+
+// What both have in common: those errors of tune(), and the list that follows from times.
+void check_tune(const TuneRequest& request);
+tactics::PreferredList ranked_list(const TuneRequest& request, const std::vector<TacticTime>& times);
 
 }  // namespace kerf::tools
