@@ -1,0 +1,248 @@
+// Decodes on a device against decodes on the CPU: NVFP4 layers with quantised rows bit for bit, in every
+// placement and with both tails; the others within what bf16 rows differ by.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <optional>
+
+#include "kerf/cuda/copier.h"
+#include "kerf/decode/decode.h"
+#include "kerf/decode/device_stack.h"
+#include "kerf/decode/inputs.h"
+#include "kerf/decode/runtime.h"
+#include "tests/decode/support.h"
+#include "tests/decode/synthetic.h"
+#include "tests/support/gpu.h"
+
+namespace kerf::test {
+namespace {
+
+using decode::Mode;
+using decode::StackStep;
+using tail::Kind;
+
+struct Grid {
+  int ep = 1;
+  int tp = 1;
+};
+
+// Runs body on ep x tp ranks that share the device; nothing may be left in its memory.
+void on_device(const Grid& g, const std::function<void(const decode::Rank&)>& body) {
+  comm::LocalOptions options;
+  options.copier = &cuda::copier();
+  comm::run_local(g.ep * g.tp, options, [&](comm::Group& group) {
+    Checked checked(group.rank());
+    decode::Meter meter(checked.memory);
+    cuda::DeviceMemory device;
+    {
+      decode::Meter device_meter(device);
+      std::optional<comm::Grid> grid;
+      if (g.ep > 1 && g.tp > 1) grid.emplace(group, g.ep, g.tp);
+      body({group, meter, Workers(1), {}, grid ? &*grid : nullptr, nullptr, &device_meter});
+    }
+    EXPECT_EQ(device.current(), 0) << "rank " << group.rank() << " left device memory in use";
+  });
+}
+
+decode::Rank on_host(const decode::Rank& rank) {
+  return {rank.group, rank.memory, rank.workers, rank.log, rank.grid};
+}
+
+decode::Runtime build(const checkpoint::Checkpoint& from, const decode::Rank& rank, bool tp, Kind tail,
+                      op::Input input = op::Input::nvfp4) {
+  decode::RuntimeOptions options;
+  options.build.backend = rank.device != nullptr ? "cuda" : "cpu";
+  options.build.input = input;
+  options.expert_tp = tp;
+  options.max_tokens = 40;
+  options.tail.kind = tail;
+  return decode::Runtime::build(from, options, rank);
+}
+
+std::vector<const decode::Layer*> pointers(const decode::Runtime& runtime) {
+  std::vector<const decode::Layer*> out;
+  for (const decode::Layer& layer : runtime.layers()) out.push_back(&layer);
+  return out;
+}
+
+decode::StepInputs step_of(const decode::Inputs& in, const routing::Router& router) {
+  if (in.logits.empty()) return {in.tokens, in.x, {}, {}, in.ids, in.weights, nullptr, {}, {}};
+  return {in.tokens, in.x, {}, {}, {}, {}, &router, in.logits, {}};
+}
+
+double rel_l2(const std::vector<std::uint16_t>& got, std::span<const std::uint16_t> want) {
+  double difference = 0;
+  double total = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double w = numeric::bf16_to_f32(want[i]);
+    const double d = numeric::bf16_to_f32(got[i]) - w;
+    difference += d * d;
+    total += w * w;
+  }
+  return total > 0 ? std::sqrt(difference / total) : difference;
+}
+
+using DeviceStackOnGpu = OnGpu;
+
+struct Case {
+  Grid grid;
+  bool tp;
+  Kind tail;
+};
+
+void expect_as_on_the_host(const Synthetic& model, const Case& c, op::Input input) {
+  SCOPED_TRACE(testing::Message() << c.grid.ep << " x " << c.grid.tp << (c.tp ? " tp " : " ep ")
+                                  << tail::name(c.tail));
+  const checkpoint::Checkpoint from = model.open();
+  on_device(c.grid, [&](const decode::Rank& rank) {
+    const decode::Rank host_rank = on_host(rank);
+    const decode::Runtime host = build(from, host_rank, c.tp, c.tail, input);
+    const decode::Runtime device = build(from, rank, c.tp, c.tail, input);
+    const Mode mode = c.tp ? Mode::tp : Mode::ep;
+    std::vector<StackStep> steps;
+    for (const std::int64_t t : {0, 1, 2, 3, 8, 33}) steps.push_back({mode, t, c.tail});
+    const auto stack = decode::make_device_stack(pointers(device), device.plan(), steps, rank);
+    for (const StackStep& step : steps) {
+      std::vector<decode::Inputs> inputs;
+      for (std::size_t i = 0; i < device.layers().size(); ++i) {
+        const decode::Layer& layer = device.layers()[i];
+        inputs.push_back(
+            decode::make_inputs(3, layer.index, step.tokens, layer.kind,
+                                {layer.ep->num_experts(), layer.ep->shape().hidden, layer.ep->top_k()}));
+        stack->load(i, step_of(inputs.back(), device.router()));
+      }
+      stack->run(step);
+      for (std::size_t i = 0; i < device.layers().size(); ++i) {
+        const auto want = host.execute(i, mode, step_of(inputs[i], host.router()), c.tail);
+        const std::vector<std::uint16_t> got = stack->output(i);
+        ASSERT_EQ(got.size(), want.size());
+        if (device.layers()[i].input == op::Input::nvfp4)
+          EXPECT_TRUE(std::equal(got.begin(), got.end(), want.begin()))
+              << "layer " << i << ", " << step.tokens << " tokens, rank " << rank.group.rank();
+        else
+          EXPECT_LT(rel_l2(got, want), 1e-2) << "layer " << i << ", " << step.tokens << " tokens";
+      }
+    }
+  });
+}
+
+TEST_F(DeviceStackOnGpu, StepsHaveTheHostsBitsInEveryPlacement) {
+  // With a norm and a BF16 layer; and without either, for exact tails.
+  const Synthetic spark(16, 256, 512, {1}, 3);
+  const Synthetic qwen(16, 256, 2048, {}, 2, tools::SynthModel::qwen3_moe);
+  for (const Case& c :
+       {Case{{1, 1}, false, Kind::fast}, Case{{2, 1}, false, Kind::fast}, Case{{1, 2}, true, Kind::fast},
+        Case{{1, 8}, true, Kind::fast}, Case{{2, 2}, true, Kind::fast}}) {
+    expect_as_on_the_host(spark, c, op::Input::nvfp4);
+    expect_as_on_the_host(qwen, c, op::Input::nvfp4);
+  }
+  expect_as_on_the_host(spark, {{1, 1}, false, Kind::fast}, op::Input::bf16);
+  expect_as_on_the_host(qwen, {{1, 2}, true, Kind::fast}, op::Input::bf16);
+  for (const Case& c : {Case{{1, 1}, false, Kind::exact}, Case{{4, 1}, false, Kind::exact},
+                        Case{{1, 4}, true, Kind::exact}, Case{{2, 2}, true, Kind::exact}})
+    expect_as_on_the_host(qwen, c, op::Input::nvfp4);
+}
+
+TEST_F(DeviceStackOnGpu, AThousandReplaysGiveTheSameBitsAndFollowNewInputs) {
+  const Synthetic model(16, 256, 512, {1}, 3);
+  const checkpoint::Checkpoint from = model.open();
+  on_device({1, 2}, [&](const decode::Rank& rank) {
+    const decode::Runtime runtime = build(from, rank, true, Kind::fast);
+    const StackStep step{Mode::tp, 5, Kind::fast};
+    const auto stack =
+        decode::make_device_stack(pointers(runtime), runtime.plan(), std::span(&step, 1), rank);
+    const auto load = [&](std::uint64_t seed) {
+      for (std::size_t i = 0; i < runtime.layers().size(); ++i) {
+        const decode::Layer& layer = runtime.layers()[i];
+        stack->load(i, step_of(decode::make_inputs(seed, layer.index, 5, layer.kind, {16, 256, 4}),
+                               runtime.router()));
+      }
+    };
+    const auto outputs = [&] {
+      std::vector<std::vector<std::uint16_t>> all;
+      for (std::size_t i = 0; i < runtime.layers().size(); ++i) all.push_back(stack->output(i));
+      return all;
+    };
+    load(1);
+    stack->run(step);
+    const auto first = outputs();
+    load(2);
+    stack->run(step);
+    const auto second = outputs();
+    EXPECT_NE(first, second);
+    stack->capture(step);
+    stack->replay();
+    EXPECT_EQ(outputs(), second);
+    load(1);
+    for (int i = 0; i < 1000; ++i) {
+      stack->replay();
+      ASSERT_EQ(outputs(), first) << "replay " << i;
+    }
+    const std::int64_t in_use = rank.device->current();
+    load(2);
+    (void)stack->time(3);
+    EXPECT_EQ(outputs(), second);
+    EXPECT_EQ(rank.device->current(), in_use);
+  });
+}
+
+TEST_F(DeviceStackOnGpu, RoutesToNowhereGiveZeros) {
+  const Synthetic model(16, 256, 512, {}, 2);
+  const checkpoint::Checkpoint from = model.open();
+  on_device({1, 1}, [&](const decode::Rank& rank) {
+    const decode::Runtime runtime = build(from, rank, false, Kind::fast);
+    const StackStep step{Mode::ep, 4, Kind::fast};
+    const auto stack =
+        decode::make_device_stack(pointers(runtime), runtime.plan(), std::span(&step, 1), rank);
+    decode::Inputs in = decode::make_inputs(1, 0, 4, checkpoint::ExpertKind::nvfp4, {16, 256, 4});
+    for (std::size_t i = 0; i < 2; ++i) stack->load(i, step_of(in, runtime.router()));
+    stack->capture(step);
+    stack->replay();
+    EXPECT_NE(stack->output(0), std::vector<std::uint16_t>(std::size_t{4} * 256, 0));
+    std::fill(in.ids.begin(), in.ids.end(), -1);
+    for (std::size_t i = 0; i < 2; ++i) stack->load(i, step_of(in, runtime.router()));
+    stack->replay();
+    EXPECT_EQ(stack->output(0), std::vector<std::uint16_t>(std::size_t{4} * 256, 0));
+    EXPECT_EQ(stack->output(1), std::vector<std::uint16_t>(std::size_t{4} * 256, 0));
+  });
+}
+
+TEST_F(DeviceStackOnGpu, OneLayersStepHasTheHostsBitsToo) {
+  const Synthetic model(16, 256, 512, {}, 1);
+  const checkpoint::Checkpoint from = model.open();
+  on_device({1, 2}, [&](const decode::Rank& rank) {
+    const decode::Rank host_rank = on_host(rank);
+    const decode::Runtime host = build(from, host_rank, true, Kind::fast);
+    const decode::Runtime device = build(from, rank, true, Kind::fast);
+    device.warm_up();
+    const decode::Inputs in = decode::make_inputs(1, 0, 7, checkpoint::ExpertKind::nvfp4, {16, 256, 4});
+    for (const Mode mode : {Mode::ep, Mode::tp}) {
+      const auto want = host.execute(0, mode, step_of(in, host.router()));
+      const auto got = device.execute(0, mode, step_of(in, device.router()));
+      EXPECT_TRUE(std::equal(got.begin(), got.end(), want.begin(), want.end())) << decode::name(mode);
+    }
+  });
+}
+
+TEST_F(DeviceStackOnGpu, ADecodeHasTheHostsDigests) {
+  const Synthetic model(16, 256, 1024, {}, 2);
+  const checkpoint::Checkpoint from = model.open();
+  on_device({1, 2}, [&](const decode::Rank& rank) {
+    decode::Options options;
+    options.modes = {Mode::ep, Mode::tp};
+    options.tails = {Kind::fast, Kind::exact};
+    options.seconds = 0.05;
+    const decode::Report host = decode::run(from, options, on_host(rank));
+    options.build.backend = "cuda";
+    const decode::Report device = decode::run(from, options, rank);
+    ASSERT_EQ(host.steps.size(), device.steps.size());
+    for (std::size_t i = 0; i < host.steps.size(); ++i) {
+      EXPECT_EQ(host.steps[i].output_sha256, device.steps[i].output_sha256) << i;
+      EXPECT_GT(device.steps[i].us_per_layer, 0);
+    }
+    EXPECT_LT(device.reshard->max_rel_l2, decode::probe_limit);
+  });
+}
+
+}  // namespace
+}  // namespace kerf::test
