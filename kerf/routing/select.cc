@@ -10,12 +10,16 @@
 #include "kerf/base/format.h"
 #include "kerf/base/fp_guard.h"
 #include "kerf/numeric/exp.h"
+#include "kerf/routing/internal/formulas.h"
 #include "kerf/routing/internal/methods.h"
 #include "kerf/routing/router.h"
 
 namespace kerf::routing {
 
+using internal::Formulas;
+using internal::formulas_of;
 using internal::max_groups;
+using internal::rank_of;
 using internal::Score;
 using internal::Traits;
 using internal::traits_of;
@@ -23,25 +27,12 @@ using internal::Weight;
 
 namespace {
 
-constexpr float least_share_sum = 1e-20F;
-
-// The order of keys as one unsigned number: the bits of the key, so that +0 ranks above -0, and every NaN
-// below -inf.
-constexpr std::uint32_t nan_logit = 0;
-constexpr std::uint32_t nan_key = 1;
-constexpr std::uint32_t rank_of(float key) {
-  if (key != key) return nan_key;
-  const auto bits = std::bit_cast<std::uint32_t>(key);
-  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-}
-static_assert(rank_of(-std::numeric_limits<float>::infinity()) > nan_key);
-
 // One token: its logits [E] and what selection needs to know of all of them.
 class Token {
  public:
   Token(const Router& router, const Traits& traits, std::span<const float> logits,
         std::span<const float> bias)
-      : router_(router), traits_(traits), logits_(logits), bias_(bias) {
+      : router_(router), formulas_(formulas_of(router, traits)), logits_(logits), bias_(bias) {
     if (traits.score == Score::softmax) prepare_softmax();
   }
 
@@ -52,7 +43,7 @@ class Token {
   }
 
  private:
-  [[nodiscard]] float logit(std::size_t e) const { return logits_[e] * router_.logit_multiplier; }
+  [[nodiscard]] float logit(std::size_t e) const { return formulas_.x_of(logits_[e]); }
 
   // softmax(x)_e = E(x_e - max) / sum, with max and sum over all experts. A NaN logit takes part in neither.
   void prepare_softmax() {
@@ -60,7 +51,7 @@ class Token {
       const float x = logit(e);
       if (x > max_) max_ = x;
     }
-    std::array<float, 256> partial{};
+    std::array<float, internal::softmax_partials> partial{};
     for (std::size_t e = 0; e < logits_.size(); ++e) {
       const float x = logit(e);
       if (!std::isnan(x)) partial[e % partial.size()] += numeric::exp_f32(x - max_);
@@ -70,22 +61,13 @@ class Token {
     }
     sum_ = partial[0];
   }
-  [[nodiscard]] float softmax(std::size_t e) const { return numeric::exp_f32(logit(e) - max_) / sum_; }
 
   [[nodiscard]] float key(std::size_t e) const {
-    switch (traits_.score) {
-      case Score::logit:
-        return logit(e);
-      case Score::softmax:
-        return softmax(e);
-      case Score::sigmoid:
-        break;
-    }
-    const float score = numeric::sigmoid_f32(logit(e));
+    const float score = formulas_.score_of(logit(e), max_, sum_);
     return bias_.empty() ? score : score + bias_[e];
   }
   [[nodiscard]] std::uint32_t rank(std::size_t e) const {
-    return std::isnan(logits_[e]) ? nan_logit : rank_of(key(e));
+    return std::isnan(logits_[e]) ? internal::nan_logit : rank_of(key(e));
   }
 
   // The sum of a group's two largest keys, ranked. A group has two experts at least.
@@ -143,46 +125,17 @@ class Token {
   }
 
   void weigh(std::span<const std::int32_t> ids, std::span<float> weights) const {
-    const auto each = [&](auto weight_of) {
-      for (std::size_t k = 0; k < ids.size(); ++k) weights[k] = weight_of(static_cast<std::size_t>(ids[k]));
-    };
-    switch (traits_.weight) {
-      case Weight::logit:
-        each([&](std::size_t e) { return logit(e); });
-        return;
-      case Weight::softmax_all:
-        each([&](std::size_t e) { return softmax(e); });
-        return;
-      case Weight::softmax_chosen: {
-        const float max = logit(static_cast<std::size_t>(ids[0]));
-        each([&](std::size_t e) { return numeric::exp_f32(logit(e) - max); });
-        const float sum = sum_of(weights);
-        for (float& w : weights) w = w / sum;
-        return;
-      }
-      case Weight::sigmoid:
-      case Weight::sigmoid_share:
-      case Weight::sigmoid_scaled:
-        break;
-    }
-    each([&](std::size_t e) { return numeric::sigmoid_f32(logit(e)); });
-    if (traits_.weight == Weight::sigmoid_scaled) {
-      const float sum = sum_of(weights) + router_.sum_epsilon;
-      for (float& w : weights) w = w * router_.routed_scaling / sum;
-    } else if (traits_.weight == Weight::sigmoid_share && router_.norm_topk_prob) {
-      const float sum = sum_of(weights);
-      const float divisor = sum < least_share_sum ? least_share_sum : sum;  // a NaN stays
-      for (float& w : weights) w = w / divisor;
-    }
-  }
-  static float sum_of(std::span<const float> terms) {
+    const auto x = [&](std::size_t k) { return logit(static_cast<std::size_t>(ids[k])); };
+    const float max = formulas_.weight == Weight::softmax_chosen ? x(0) : max_;
+    for (std::size_t k = 0; k < ids.size(); ++k) weights[k] = formulas_.term_of(x(k), max, sum_);
+    if (!formulas_.shares()) return;
     float sum = 0.0F;
-    for (const float term : terms) sum += term;
-    return sum;
+    for (const float w : weights) sum += w;
+    for (float& w : weights) w = formulas_.share_of(w, sum);
   }
 
   const Router& router_;
-  const Traits& traits_;
+  Formulas formulas_;
   std::span<const float> logits_;
   std::span<const float> bias_;
   float max_ = -std::numeric_limits<float>::infinity();
