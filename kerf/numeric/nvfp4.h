@@ -67,6 +67,15 @@ constexpr Nvfp4Block encode(std::span<const float, nvfp4_block> x, std::uint8_t 
   return block;
 }
 
+// The vllm recipe: a block's scale from its largest magnitude, and what its values are multiplied by.
+constexpr std::uint8_t vllm_scale(float largest, float gs) {
+  return f32_to_e4m3(gs * (largest * (1.0F / 6.0F)));
+}
+constexpr float vllm_factor(std::uint8_t scale, float gs) {
+  const float s = e4m3_to_f32(scale);
+  return s != 0.0F ? 1.0F / (s * (1.0F / gs)) : 0.0F;
+}
+
 }  // namespace detail
 
 // Quantises 16 values with the global scale gs (= 1 / input_scale). NaN in the block gives scale 0x7F and
@@ -104,10 +113,8 @@ constexpr Nvfp4Block quantise_block(std::span<const float, nvfp4_block> x, float
     case Quantiser::vllm:
       break;
   }
-  const std::uint8_t s = f32_to_e4m3(gs * (a * sixth));
-  const float scale = e4m3_to_f32(s);
-  const float t = scale != 0.0F ? 1.0F / (scale * (1.0F / gs)) : 0.0F;
-  return detail::encode(x, s, t, false);
+  const std::uint8_t s = detail::vllm_scale(a, gs);
+  return detail::encode(x, s, detail::vllm_factor(s, gs), false);
 }
 
 // Quantises the intermediate between the two GEMMs: its global scale is already inside the values.
