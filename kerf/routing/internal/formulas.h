@@ -86,7 +86,8 @@ struct Formulas {
   }
   [[nodiscard]] constexpr float share_of(float term, float sum) const {
     if (weight == Weight::sigmoid_scaled) return term * scaling / (sum + epsilon);
-    if (weight == Weight::sigmoid_share && sum < least_share_sum) return term / least_share_sum;  // a NaN stays
+    if (weight == Weight::sigmoid_share && sum < least_share_sum)
+      return term / least_share_sum;  // a NaN stays
     return term / sum;
   }
 };

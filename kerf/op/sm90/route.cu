@@ -1,0 +1,242 @@
+// The kernel in front of a step's experts. The first blocks of the grid, a cluster, choose; they leave their
+// ids in the first one's shared memory, which writes the metadata of all routes. All other blocks quantise
+// rows.
+#include <cooperative_groups.h>
+
+#include <algorithm>
+
+#include "kerf/cuda/check.h"
+#include "kerf/op/sm90/quantise.cuh"
+#include "kerf/op/sm90/route_choose.cuh"
+#include "kerf/op/sm90/route_launch.h"
+#include "kerf/op/sm90/route_metadata.cuh"
+
+namespace kerf::op::sm90 {
+namespace {
+
+namespace cg = cooperative_groups;
+
+struct RouteStep {
+  Choose choose;
+  bool given = false;  // the routes are
+  const std::int32_t* given_ids = nullptr;
+  const float* given_weights = nullptr;
+  std::int32_t* ids = nullptr;      // [T, K] or null
+  float* weights = nullptr;         // [T, K] or null
+  float* expert_weights = nullptr;  // [T, K], the metadata's
+  MetadataOut metadata;
+  Quantise rows;
+  std::uint32_t* counters = nullptr;
+  std::uint32_t counter_words = 0;
+
+  __device__ void store(int route, std::int32_t id, float weight) const {
+    if (ids != nullptr) ids[route] = id;
+    if (weights != nullptr) weights[route] = weight;
+    expert_weights[route] = weight;
+  }
+};
+
+// What all blocks do beside the routing: blocks from `first` on quantise.
+__device__ void rows_and_counters(const RouteStep& s, std::uint32_t first) {
+  const std::uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
+  const std::uint32_t threads = gridDim.x * blockDim.x;
+  for (std::uint32_t i = thread; i < s.counter_words; i += threads) s.counters[i] = 0;
+  if (blockIdx.x >= first) quantise(s.rows, thread - first * blockDim.x, threads - first * blockDim.x);
+}
+
+// Up to most_fused_tokens. Dynamic shared memory: ids [T*K], then the metadata's table.
+__global__ __launch_bounds__(1024) void route_fused(const __grid_constant__ RouteStep s) {
+  extern __shared__ std::int32_t dynamic[];
+  __shared__ union {
+    ChooseShared choose;
+    MetadataShared metadata;
+  } shared;
+  const cg::cluster_group cluster = cg::this_cluster();
+  const unsigned blocks = cluster.num_blocks();
+  rows_and_counters(s, blocks);
+  if (blockIdx.x >= blocks) return;
+
+  const MetadataOut& m = s.metadata;
+  std::int32_t* const ids = dynamic;
+  auto* const table = reinterpret_cast<std::uint16_t*>(ids + m.routes);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int threads = static_cast<int>(blockDim.x);
+  // The first block must have begun before others write into it, and live until they have.
+  if (!s.given) cluster.barrier_arrive();
+  if (blockIdx.x == 0)
+    for (int i = thread; i < (m.routes + 31) / 32 * m.local; i += threads) table[i] = 0;
+  if (s.given) {
+    if (blockIdx.x == 0) {
+      for (int route = thread; route < m.routes; route += threads) {
+        ids[route] = s.given_ids[route];
+        s.store(route, ids[route], s.given_weights[route]);
+      }
+      __syncthreads();
+    }
+  } else {
+    std::int32_t* const all_ids = cluster.map_shared_rank(ids, 0);
+    choose_tokens(
+        s.choose, static_cast<int>(blockIdx.x), static_cast<int>(blocks), shared.choose,
+        [&] { cluster.barrier_wait(); },
+        [&](int route, std::int32_t id, float weight) {
+          all_ids[route] = id;
+          s.store(route, id, weight);
+        });
+    cluster.sync();
+  }
+  if (blockIdx.x == 0) write_metadata(m, ids, table, shared.metadata);
+}
+
+// More tokens, in three launches: the first chooses (or copies) and quantises.
+__global__ __launch_bounds__(1024) void route_choose(const __grid_constant__ RouteStep s,
+                                                     std::uint32_t choosing_blocks) {
+  __shared__ ChooseShared shared;
+  rows_and_counters(s, choosing_blocks);
+  if (blockIdx.x >= choosing_blocks) return;
+  const int block = static_cast<int>(blockIdx.x);
+  const int blocks = static_cast<int>(choosing_blocks);
+  if (s.given) {
+    const int threads = static_cast<int>(blockDim.x);
+    for (int route = block * threads + static_cast<int>(threadIdx.x); route < s.metadata.routes;
+         route += blocks * threads)
+      s.store(route, s.given_ids[route], s.given_weights[route]);
+  } else {
+    choose_tokens(
+        s.choose, block, blocks, shared, [] {},
+        [&](int route, std::int32_t id, float weight) { s.store(route, id, weight); });
+  }
+}
+__global__ __launch_bounds__(256) void route_count(const __grid_constant__ MetadataOut m,
+                                                   const std::int32_t* ids) {
+  const int e = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) / 32;
+  if (e < m.experts) count_routes(m, ids, e);
+}
+__global__ __launch_bounds__(1024) void route_place(const __grid_constant__ MetadataOut m,
+                                                    const std::int32_t* ids, int experts_of_block) {
+  __shared__ MetadataShared shared;
+  place_routes(m, ids, experts_of_block, shared);
+}
+
+constexpr int divided_up(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
+
+RouteStep step_of(const routing::MetadataShape& shape, const RouteInputs& in, const RouteOutputs& out) {
+  RouteStep s;
+  const int tokens = static_cast<int>(shape.tokens);
+  const int experts = static_cast<int>(shape.experts);
+  s.choose.warps = divided_up(experts, 32);
+  if (in.router != nullptr) {
+    const routing::Router& r = *in.router;
+    s.choose.formulas = formulas_of(r, *routing::internal::traits_of(r.method));
+    s.choose.logits = in.logits;
+    s.choose.bias = in.bias;
+    s.choose.tokens = tokens;
+    s.choose.experts = experts;
+    s.choose.top_k = static_cast<int>(r.top_k);
+    s.choose.groups = static_cast<int>(r.n_group);
+    s.choose.best_groups = static_cast<int>(r.topk_group);
+    s.choose.bf16_weights = in.bf16_weights;
+  }
+  s.given = in.router == nullptr;
+  s.given_ids = in.ids;
+  s.given_weights = in.weights;
+  s.ids = out.ids;
+  s.weights = out.weights;
+  const routing::Metadata& m = out.metadata;
+  s.expert_weights = m.expert_weights.data();
+  s.metadata = {.total_padded = m.total_padded.data(),
+                .expanded_to_permuted = m.expanded_to_permuted.data(),
+                .permuted_to_token = m.permuted_to_token.data(),
+                .histogram = m.histogram.data(),
+                .tokens_per_expert = m.tokens_per_expert.data(),
+                .tile_to_expert = m.tile_to_expert.data(),
+                .tile_to_limit = m.tile_to_limit.data(),
+                .live_tiles = m.live_tiles.data(),
+                .routes = static_cast<int>(shape.routes()),
+                .top_k = static_cast<int>(shape.top_k),
+                .experts = experts,
+                .offset = static_cast<int>(shape.offset),
+                .local = static_cast<int>(shape.local),
+                .tile = static_cast<int>(shape.tile)};
+  if (in.x != nullptr)
+    s.rows = {.x = reinterpret_cast<const uint2*>(in.x),
+              .gs = in.gs,
+              .a = reinterpret_cast<std::uint16_t*>(out.a),
+              .a_sf = out.a_sf,
+              .quads = static_cast<std::uint32_t>(shape.tokens * in.hidden / 4)};
+  s.counters = out.counters.data();
+  s.counter_words = static_cast<std::uint32_t>(out.counters.size());
+  return s;
+}
+
+// A block takes `slots` tokens at a time, with a thread an expert.
+int threads_of(int warps, int slots) {
+  return 32 * warps * std::clamp(slots, divided_up(8, warps), 32 / warps);
+}
+int quantising_blocks(const RouteStep& s, int threads) {
+  constexpr int most = 1024;
+  return std::min(divided_up(s.rows.quads, threads), most);
+}
+
+void launch_fused(const RouteStep& s, int tokens, cuda::StreamHandle stream) {
+  const int warps = s.choose.warps;
+  // As many choosing blocks as have eight warps' work each, up to the largest cluster that all devices take.
+  unsigned blocks = 1;
+  while (!s.given && blocks < 8 && static_cast<int>(blocks) < tokens &&
+         static_cast<int>(8 * blocks) < tokens * warps)
+    blocks *= 2;
+  const int threads = threads_of(warps, divided_up(tokens, blocks));
+  const auto quantising = static_cast<unsigned>(quantising_blocks(s, threads));
+  const unsigned grid = (1 + (quantising + blocks - 1) / blocks) * blocks;
+  const std::size_t table = sizeof(std::uint16_t) * divided_up(s.metadata.routes, 32) * s.metadata.local;
+
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = blocks;
+  cluster.val.clusterDim.y = 1;
+  cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = static_cast<unsigned>(threads);
+  config.dynamicSmemBytes = sizeof(std::int32_t) * s.metadata.routes + table;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  constexpr std::size_t always_allowed = std::size_t{48} << 10;
+  if (config.dynamicSmemBytes + sizeof(ChooseShared) > always_allowed)
+    cuda::check(cudaFuncSetAttribute(route_fused, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     static_cast<int>(config.dynamicSmemBytes)),
+                "shared memory of the routing kernel");
+  cuda::check(cudaLaunchKernelEx(&config, route_fused, s), "launching the routing kernel");
+}
+
+void launch_in_pieces(const RouteStep& s, int tokens, cuda::StreamHandle stream) {
+  const int warps = s.choose.warps;
+  const int threads = threads_of(warps, divided_up(8, warps));
+  const int slots = threads / 32 / warps;
+  const auto choosing = static_cast<unsigned>(divided_up(tokens, slots));
+  const unsigned grid = choosing + static_cast<unsigned>(quantising_blocks(s, threads));
+  route_choose<<<grid, threads, 0, stream>>>(s, choosing);
+  cuda::check_launch("launching the choice of experts");
+  const std::int32_t* const ids = s.given ? s.given_ids : s.ids;
+  route_count<<<divided_up(s.metadata.experts, 8), 256, 0, stream>>>(s.metadata, ids);
+  cuda::check_launch("launching the count of routes");
+  constexpr int experts_of_block = 8;
+  const int placing = std::max(divided_up(s.metadata.local, experts_of_block), 1);
+  route_place<<<placing, std::max(32 * warps, 32 * experts_of_block), 0, stream>>>(s.metadata, ids,
+                                                                                   experts_of_block);
+  cuda::check_launch("launching the placing of routes");
+}
+
+}  // namespace
+
+void launch_route(const routing::MetadataShape& shape, const RouteInputs& in, const RouteOutputs& out,
+                  cuda::StreamHandle stream) {
+  const RouteStep s = step_of(shape, in, out);
+  const int tokens = static_cast<int>(shape.tokens);
+  if (shape.tokens <= most_fused_tokens)
+    launch_fused(s, tokens, stream);
+  else
+    launch_in_pieces(s, tokens, stream);
+}
+
+}  // namespace kerf::op::sm90
