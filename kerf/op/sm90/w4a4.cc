@@ -1,0 +1,113 @@
+// W4A4 experts: the host's side of the kernel. Config 0 takes an expert's tokens two at a time, config 1 four
+// at a time: more arithmetic for each weight, fewer passes over it.
+#include <algorithm>
+
+#include "kerf/base/format.h"
+#include "kerf/op/sm90/bind.h"
+#include "kerf/op/sm90/tactics.h"
+#include "kerf/op/sm90/tensor_map.h"
+#include "kerf/op/sm90/w4a4_launch.h"
+
+namespace kerf::op::sm90 {
+
+namespace {
+
+using w4a4::Params;
+
+constexpr int pairs_of(int config) { return config == 1 ? 2 : 1; }
+
+// The intermediate: codes, then scales, for every padded row.
+struct Intermediate {
+  std::int64_t codes;
+  std::int64_t scales;
+
+  Intermediate(const routing::MetadataShape& shape, std::int64_t width)
+      : codes((shape.max_padded() * (width / 2) + 255) / 256 * 256),
+        scales((shape.max_padded() * (width / 16) + 255) / 256 * 256) {}
+};
+
+class W4a4Experts final : public DeviceExperts {
+ public:
+  explicit W4a4Experts(const Nvfp4Args& args)
+      : DeviceExperts(layout::shape_of(args.experts), args.experts.first_expert, args.num_experts, args.top_k,
+                      args.input),
+        w_(args),
+        scalars_(w_.scalars),
+        zeros_(std::vector<std::uint8_t>(w4a4::half_scale_bytes)),
+        multiprocessors_(cuda::facts().multiprocessors) {
+    const auto [n, hidden, inter] = w_.shape;
+    base_.gemm[0] = w4a4::gemm_of(hidden, 2 * inter);
+    base_.gemm[1] = w4a4::gemm_of(inter, hidden);
+    base_.codes[0] = byte_map(w_.w13, n * 2 * inter, hidden / 2, w4a4::unit_rows, w4a4::chunk_values / 2);
+    base_.codes[1] = byte_map(w_.w2, n * hidden, inter / 2, w4a4::unit_rows, w4a4::chunk_values / 2);
+    base_.scales[0] = w_.w13_sf;
+    base_.scales[1] = w_.w2_sf;
+    base_.scalars = scalars_.get();
+    base_.zeros = zeros_.get();
+    for (int config = 0; config < configs; ++config)
+      if (plan_of(config).stages < 2)
+        fail(ErrorKind::unsupported, "W4A4 experts of {} x {} are too wide for the cuda op's shared memory",
+             hidden, inter);
+    w4a4::prepare();
+  }
+
+  [[nodiscard]] std::size_t scratch_bytes(const routing::MetadataShape& shape,
+                                          Tactic /*tactic*/) const override {
+    const Intermediate h(shape, w_.shape.intermediate);
+    return static_cast<std::size_t>(h.codes + h.scales);
+  }
+
+  // The queue, and a count for each tile.
+  [[nodiscard]] std::size_t counter_words(const routing::MetadataShape& shape) const override {
+    return static_cast<std::size_t>(1 + shape.max_tiles());
+  }
+
+  void run(const DeviceTokens& tokens, const routing::MetadataShape& shape, const routing::Metadata& metadata,
+           Tactic tactic, const DeviceScratch& scratch, const DeviceRows& rows,
+           cuda::StreamHandle stream) const override {
+    if (shape.max_tiles() == 0) return;
+    const Intermediate place(shape, w_.shape.intermediate);
+    auto* const h = reinterpret_cast<std::uint8_t*>(scratch.bytes.data());
+    const int config = std::max(tactic.config, 0);
+    Params p = base_;
+    p.plan = plan_of(config);
+    p.h = h;
+    p.h_sf = h + place.codes;
+    p.a[0] = tokens.a;
+    p.a[1] = p.h;
+    p.a_sf[0] = tokens.a_sf;
+    p.a_sf[1] = p.h_sf;
+    p.rows = rows.rows;
+    p.sums = rows.sums;
+    p.live_tiles = metadata.live_tiles.data();
+    p.tile_to_expert = metadata.tile_to_expert.data();
+    p.tile_to_limit = metadata.tile_to_limit.data();
+    p.permuted_to_token = metadata.permuted_to_token.data();
+    p.queue = scratch.counters.data();
+    p.done = p.queue + 1;
+    p.tile = static_cast<std::int32_t>(shape.tile);
+    const std::int64_t items = shape.max_tiles() * (p.gemm[0].groups + p.gemm[1].groups);
+    w4a4::launch(p, pairs_of(config), static_cast<int>(std::min<std::int64_t>(multiprocessors_, items)),
+                 stream);
+  }
+
+ private:
+  [[nodiscard]] w4a4::SharedPlan plan_of(int config) const {
+    const int levels = std::max(w4a4::stack_levels(base_.gemm[0]), w4a4::stack_levels(base_.gemm[1]));
+    return w4a4::shared_plan(pairs_of(config), levels);
+  }
+
+  internal::Nvfp4Weights w_;
+  DeviceValues<internal::ExpertScalars> scalars_;
+  DeviceValues<std::uint8_t> zeros_;
+  int multiprocessors_;
+  Params base_{};  // what no run changes
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceExperts> bind_w4a4(const Nvfp4Args& args) {
+  return std::make_unique<W4a4Experts>(args);
+}
+
+}  // namespace kerf::op::sm90

@@ -1,0 +1,69 @@
+// The warps that fetch: each fills one warpgroup's ring with the chunks of its shares, in order. They wait
+// for nothing but room, so that GEMM2's weights arrive while GEMM1 is being finished elsewhere.
+#pragma once
+
+#include "kerf/op/sm90/w4a4_records.cuh"
+
+namespace kerf::op::sm90::w4a4 {
+
+// By a whole warp; the first warp also schedules.
+template <int pairs>
+__device__ void produce(const Params& p, const Shared& shared, int warpgroup) {
+  const int stages = p.plan.stages;
+  std::byte* const ring = shared.ring + warpgroup * stages * chunk_bytes;
+  std::uint64_t* const full = shared.ring_full + warpgroup * most_stages;
+  std::uint64_t* const empty = shared.ring_empty + warpgroup * most_stages;
+  const bool leader = threadIdx.x % 32 == 0;
+
+  // A block asks for more work as late as its ring allows, so that at the start, and where there is little,
+  // no block has two items while another has none. A consumer looks at the next record before it begins its
+  // last segment: that much must fit the ring without it.
+  int until_ahead = stages >= segment_chunks ? stages + 1 : stages;
+  Scheduler<pairs> scheduler(p, shared);
+  if (warpgroup == 0) scheduler.publish();
+
+  RecordReader reader(shared);
+  int slot = 0;
+  unsigned parity = 1;  // a fresh barrier lets who waits for the phase before it pass
+  for (;;) {
+    const Record& r = reader.current();
+    if (r.stage < 0) return;
+    const int stage = r.stage;
+    const Gemm& g = p.gemm[stage];
+    const Share share(g, r, warpgroup);
+    const int row = r.expert * g.rows + share.unit * unit_rows;
+    const std::uint8_t* scales = p.scales[stage] +
+                                 static_cast<std::int64_t>(row / unit_rows) * (g.k / 64) * half_scale_bytes +
+                                 share.begin * segment_chunks * chunk_scale_bytes;
+    reader.pass();
+
+    bool asked = warpgroup != 0;
+    int k = share.begin * segment_values;
+    const int k_end = share.any() ? min(g.k, share.end * segment_values) : k;
+    for (; k < k_end; k += chunk_values) {
+      barrier_wait(empty + slot, parity);
+      if (leader) {
+        std::byte* const to = ring + slot * chunk_bytes;
+        std::uint64_t* const barrier = full + slot;
+        barrier_expect(barrier, chunk_bytes);
+        tensor_load(to, &p.codes[stage], k / 2, row, barrier);  // zeros beyond K
+        const bool half = g.k - k < chunk_values;
+        bulk_load(to + chunk_code_bytes, scales, half ? half_scale_bytes : chunk_scale_bytes, barrier);
+        if (half) bulk_load(to + chunk_code_bytes + half_scale_bytes, p.zeros, half_scale_bytes, barrier);
+      }
+      scales += chunk_scale_bytes;
+      if (++slot == stages) {
+        slot = 0;
+        parity ^= 1;
+      }
+      if (until_ahead > 0) --until_ahead;
+      if (!asked && until_ahead == 0) {
+        asked = true;
+        scheduler.publish();
+      }
+    }
+    if (!asked) scheduler.publish();
+  }
+}
+
+}  // namespace kerf::op::sm90::w4a4

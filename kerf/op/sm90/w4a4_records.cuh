@@ -1,0 +1,151 @@
+// Work as a block hands it to its warps. An item of the global queue is a group of units of one tile, first
+// all of GEMM1's, then all of GEMM2's: whoever waits for GEMM1 of a tile therefore waits for blocks that run.
+// A record is one pass of an item: up to 2 * pairs of the tile's rows. Tiles with more rows take several
+// passes, which find the weights in L2.
+//
+// One warp draws items and writes records; producers and consumers read them. Everything about the routing is
+// looked up here, ahead of those who need it.
+#pragma once
+
+#include "kerf/op/sm90/ptx.cuh"
+#include "kerf/op/sm90/w4a4_params.h"
+#include "kerf/op/sm90/w4a4_shared.cuh"
+
+namespace kerf::op::sm90::w4a4 {
+
+struct Record {
+  int stage;  // 0: GEMM1, 1: GEMM2, -1: there is nothing more
+  int tile;
+  int first_row;  // of the pass, among the permuted rows
+  int count;      // of rows: 1 to 2 * pairs
+  int expert;
+  int first_unit;  // of the item
+  int awaited;  // GEMM2: done[tile] when all of the tile's GEMM1 is: warps that finished a unit's rows, per
+                // pass
+  int ready;    // GEMM2: that was so when the record was written
+  int tokens[4];
+  internal::ExpertScalars scalars;
+};
+static_assert(sizeof(Record) <= record_words * 4);
+inline constexpr int scalar_words = sizeof(internal::ExpertScalars) / 4;
+
+// Arrivals that empty a record's slot: each consumer's and producer's warp.
+inline constexpr int record_readers = consumers / 32 + warpgroups;
+
+template <int pairs>
+class Scheduler {
+ public:
+  __device__ Scheduler(const Params& p, const Shared& shared) : p_(p), shared_(shared) {}
+
+  // Writes the next record, the last of which says that it is; after that does nothing. By a whole warp.
+  __device__ void publish() {
+    if (stage_ < 0) return;
+    while (stage_ >= 0 && row_ >= limit_) draw();
+    const int slot = static_cast<int>(written_ % record_slots);
+    barrier_wait(shared_.record_empty + slot, (written_ / record_slots + 1) & 1);
+    Record& r = shared_.records[slot];
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    if (stage_ >= 0) {
+      const int count = min(limit_ - row_, 2 * pairs);
+      const int awaited = p_.gemm[0].units * 4 * passes_;
+      if (lane < count) r.tokens[lane] = __ldg(p_.permuted_to_token + row_ + lane);
+      if (lane < scalar_words)
+        reinterpret_cast<float*>(&r.scalars)[lane] =
+            __ldg(reinterpret_cast<const float*>(p_.scalars + expert_) + lane);
+      if (lane == 0) {
+        r.tile = tile_;
+        r.first_row = row_;
+        r.count = count;
+        r.expert = expert_;
+        r.first_unit = first_unit_;
+        r.awaited = awaited;
+        r.ready = stage_ == 0 || load_acquire(p_.done + tile_) >= awaited;
+      }
+      row_ += count;
+    }
+    if (lane == 0) r.stage = stage_;
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared_.record_full + slot);
+    ++written_;
+  }
+
+ private:
+  __device__ void draw() {
+    int item = 0;
+    if (threadIdx.x % 32 == 0) item = static_cast<int>(atomicAdd(p_.queue, 1U));
+    const int live = __ldg(p_.live_tiles);
+    item = __shfl_sync(~0U, item, 0);
+    stage_ = 0;
+    if (item >= live * p_.gemm[0].groups) {
+      item -= live * p_.gemm[0].groups;
+      stage_ = item < live * p_.gemm[1].groups ? 1 : -1;
+    }
+    if (stage_ < 0) return;
+    const Gemm& g = p_.gemm[stage_];
+    tile_ = item / g.groups;
+    first_unit_ = (item - tile_ * g.groups) * (warpgroups / g.parts);
+    expert_ = __ldg(p_.tile_to_expert + tile_);
+    limit_ = __ldg(p_.tile_to_limit + tile_);
+    row_ = tile_ * p_.tile;
+    passes_ = divided_up(limit_ - row_, 2 * pairs);
+  }
+
+  const Params& p_;
+  const Shared& shared_;
+  unsigned written_ = 0;
+  int stage_ = 0;
+  int tile_ = 0;
+  int expert_ = 0;
+  int first_unit_ = 0;
+  int row_ = 0;  // of the next pass
+  int limit_ = 0;
+  int passes_ = 0;
+};
+
+// One reader's way through the records.
+class RecordReader {
+ public:
+  __device__ explicit RecordReader(const Shared& shared) : shared_(shared) {}
+  // Waits for the record behind those that were passed, or for the one behind that.
+  __device__ const Record& current() const { return wait(passed_); }
+  __device__ const Record& next() const { return wait(passed_ + 1); }
+  [[nodiscard]] __device__ unsigned passed() const { return passed_; }
+  // The current record is done with, for this warp.
+  __device__ void pass() {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(shared_.record_empty + passed_ % record_slots);
+    ++passed_;
+  }
+  // Waits until all have passed record n, or at once where there was none: n + partial_slots is the current
+  // one.
+  __device__ void wait_passed(unsigned n) const {
+    if (static_cast<int>(n) >= 0)
+      barrier_wait(shared_.record_empty + n % record_slots, (n / record_slots) & 1);
+  }
+
+ private:
+  __device__ const Record& wait(unsigned n) const {
+    barrier_wait(shared_.record_full + n % record_slots, (n / record_slots) & 1);
+    return shared_.records[n % record_slots];
+  }
+
+  const Shared& shared_;
+  unsigned passed_ = 0;
+};
+
+// A warpgroup's share of a record: segments [begin, end) of a unit; none where there is no such part or unit.
+struct Share {
+  int unit = 0;
+  int begin = 0;
+  int end = 0;
+
+  __device__ Share(const Gemm& g, const Record& r, int warpgroup) {
+    const int part = warpgroup & (g.parts - 1);
+    unit = r.first_unit + warpgroup / g.parts;
+    begin = g.part_begin(part);
+    end = unit < g.units ? g.part_end(part) : begin;
+  }
+  [[nodiscard]] __device__ bool any() const { return begin < end; }
+};
+
+}  // namespace kerf::op::sm90::w4a4

@@ -1,0 +1,122 @@
+// How the W4A4 kernel cuts its two GEMMs into work, and what a block keeps in shared memory: pure arithmetic
+// on sizes, shared by host and device.
+//
+// A unit is 128 rows of weights (a scale tile of the converted layout) over all of K. K is taken in segments
+// of 512 values, each in chunks of 128; a chunk of a unit is what one bulk copy fetches. Four warpgroups of a
+// block work on one record at a time (w4a4_records.cuh): on the parts of one unit, whole subtrees of the sum
+// over segments, or each on a unit of its own where K has too few segments to share, or shares badly.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "kerf/numeric/segment_tree.h"
+
+namespace kerf::op::sm90::w4a4 {
+
+inline constexpr int warpgroups = 4;  // of consumers; a fifth feeds them
+inline constexpr int warpgroup_threads = 128;
+inline constexpr int consumers = warpgroups * warpgroup_threads;
+inline constexpr int threads = consumers + warpgroup_threads;
+
+inline constexpr int unit_rows = 128;
+inline constexpr int chunk_values = 128;
+inline constexpr int segment_values = numeric::values_per_segment;
+inline constexpr int segment_chunks = segment_values / chunk_values;
+inline constexpr int chunk_code_bytes = unit_rows * chunk_values / 2;
+inline constexpr int chunk_scale_bytes = unit_rows * chunk_values / 16;
+inline constexpr int half_scale_bytes = chunk_scale_bytes / 2;  // of 64 values of K, one scale tile
+inline constexpr int chunk_bytes = chunk_code_bytes + chunk_scale_bytes;
+
+// One of the two GEMMs.
+struct Gemm {
+  int k;              // values of K
+  int rows;           // of an expert's matrix
+  int segments;       // of K, the last may be shorter
+  int parts;          // warpgroups that share a unit: 1, 2 or 4
+  int part_segments;  // of a part: a power of two where there are several, so that each is a node of the tree
+  int parts_in_use;   // those of the parts that have segments
+  int units;          // of an expert's matrix
+  int groups;         // of units that a block works on together
+
+  [[nodiscard]] constexpr int part_begin(int part) const { return part * part_segments; }
+  [[nodiscard]] constexpr int part_end(int part) const {
+    return std::min(segments, (part + 1) * part_segments);
+  }
+  [[nodiscard]] constexpr int chunks(int segment) const {
+    return std::min(segment_chunks, (k - segment * segment_values + chunk_values - 1) / chunk_values);
+  }
+};
+
+constexpr int divided_up(int n, int by) { return (n + by - 1) / by; }
+
+constexpr Gemm gemm_of(std::int64_t k, std::int64_t rows) {
+  Gemm g{};
+  g.k = static_cast<int>(k);
+  g.rows = static_cast<int>(rows);
+  g.segments = divided_up(g.k, segment_values);
+  // The most parts of which the warpgroups lose no more than a quarter to parts that are shorter. Very long
+  // sums are always shared: what waits in a part's stack then stays small.
+  const auto segments_of = [&](int parts) {
+    return static_cast<int>(std::bit_ceil(static_cast<unsigned>(divided_up(g.segments, parts))));
+  };
+  g.parts = g.segments > 32 ? warpgroups : 1;
+  for (const int parts : {2, 4})
+    if (4 * g.segments >= 3 * parts * segments_of(parts)) g.parts = parts;
+  g.part_segments = g.parts == 1 ? g.segments : segments_of(g.parts);
+  g.parts_in_use = divided_up(g.segments, g.part_segments);
+  g.units = g.rows / unit_rows;
+  g.groups = divided_up(g.units, warpgroups / g.parts);
+  return g;
+}
+
+// Nodes of two segments and more that a part's sum keeps waiting at most.
+constexpr int stack_levels(const Gemm& g) {
+  const int most = std::min(g.segments, g.part_segments);
+  return std::bit_width(static_cast<unsigned>(most - 1) / 2);
+}
+
+inline constexpr int record_slots = 4;   // records between who writes them and who works on them
+inline constexpr int partial_slots = 2;  // records whose parts may be unfinished at a time
+inline constexpr int record_words = 24;
+inline constexpr int most_shared = 227 * 1024;
+inline constexpr int most_stages = 8;
+
+// Byte offsets in a block's shared memory, for passes of 2 * pairs tokens.
+struct SharedPlan {
+  int stages;    // chunks of each warpgroup's ring
+  int operand;   // [warpgroups][2][4096 * pairs]: block-diagonal B operands of two segments
+  int scales;    // [warpgroups][2][2 * pairs][32] f32: the tokens' scales in them
+  int partials;  // [partial_slots][warpgroups][2 * pairs][128] f32: sums of parts
+  int stack;     // [levels][2 * pairs][512] f32: see stack_levels()
+  int records;   // [record_slots][record_words]
+  int arrived;   // [partial_slots][warpgroups][4] counts of parts that are there, of each unit and warp
+  int barriers;  // ring full, ring empty, record full, record empty
+  int bytes;
+};
+
+constexpr SharedPlan shared_plan(int pairs, int levels) {
+  SharedPlan p{};
+  const auto operand = warpgroups * 2 * 4096 * pairs;
+  const auto scales = warpgroups * 2 * 2 * pairs * numeric::blocks_per_segment * 4;
+  const auto partials = partial_slots * warpgroups * 2 * pairs * warpgroup_threads * 4;
+  const auto stack = levels * 2 * pairs * consumers * 4;
+  const auto records = record_slots * record_words * 4;
+  const auto arrived = partial_slots * warpgroups * 4 * 4;
+  const auto barriers = (2 * warpgroups * most_stages + 2 * record_slots) * 8;
+  const auto fixed = operand + scales + partials + stack + records + arrived + barriers;
+  p.stages = std::min(most_stages, (most_shared - fixed) / (warpgroups * chunk_bytes));
+  p.operand = warpgroups * p.stages * chunk_bytes;  // the ring comes first
+  p.scales = p.operand + operand;
+  p.partials = p.scales + scales;
+  p.stack = p.partials + partials;
+  p.barriers = p.stack + stack;
+  p.records = p.barriers + barriers;
+  p.arrived = p.records + records;
+  p.bytes = p.arrived + arrived;
+  return p;
+}
+
+}  // namespace kerf::op::sm90::w4a4
