@@ -7,7 +7,7 @@
 
 namespace kerf::op::sm90 {
 
-enum class Swizzle : std::uint8_t { none, bytes_128 };
+enum class Swizzle : std::uint8_t { none, bytes_64, bytes_128 };
 
 // Bytes as [rows, row_bytes] (row_bytes a multiple of 16, base 16-byte aligned), fetched in boxes of
 // [box_rows, box_bytes]. Reads outside give zeros. Error{device}.

@@ -1,0 +1,113 @@
+// Experts with 16-bit rows, bound: the host's side of half_kernel.cuh.
+//
+// Configs: 0, units of 128 weight rows; 1, of 64 with K split in two (half_work.h), for where experts are
+// narrow and tokens few. Both take every shape. -1 is 0.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kerf/cuda/check.h"
+#include "kerf/op/sm90/bind.h"
+#include "kerf/op/sm90/half_kernel.cuh"
+#include "kerf/op/sm90/tactics.h"
+#include "kerf/op/sm90/tensor_map.h"
+
+namespace kerf::op::sm90 {
+
+static_assert(std::size(splits) == configs);
+
+// An instance of the kernel, for a tile and a config.
+struct HalfKernel {
+  void (*launch)(const CUtensorMap, const CUtensorMap, const HalfStep);
+  int shared_bytes;
+};
+template <typename Chunk>
+inline constexpr auto half_kernels = []<std::size_t... i>(std::index_sequence<i...>) {
+  return std::array{HalfKernel{half_experts<Chunk, tiles[i / configs], splits[i % configs]>,
+                               HalfShared<Chunk, tiles[i / configs], splits[i % configs]>::bytes}...};
+}(std::make_index_sequence<tiles.size() * configs>());
+
+struct HalfMaps {
+  CUtensorMap w13, w2;
+};
+
+template <typename Chunk>
+class HalfExperts final : public DeviceExperts {
+ public:
+  // maps: of the weights, for each config. args: Nvfp4Args or Bf16Args. what: as errors have it.
+  template <typename Args>
+  HalfExperts(const Args& args, const std::array<HalfMaps, configs>& maps, const std::uint8_t* w13_sf,
+              const std::uint8_t* w2_sf, const std::vector<internal::ExpertScalars>& scalars,
+              std::string_view what)
+      : DeviceExperts(layout::shape_of(args.experts), args.experts.first_expert, args.num_experts, args.top_k,
+                      Input::bf16),
+        maps_(maps),
+        w13_sf_(w13_sf),
+        w2_sf_(w2_sf),
+        scalars_(scalars),
+        what_(what),
+        blocks_(half_blocks_per_multiprocessor * cuda::facts().multiprocessors) {
+    for (const HalfKernel& kernel : half_kernels<Chunk>)
+      cuda::check(cudaFuncSetAttribute(kernel.launch, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       kernel.shared_bytes),
+                  "shared memory of the experts' kernel");
+  }
+
+  [[nodiscard]] std::size_t scratch_bytes(const routing::MetadataShape& step,
+                                          Tactic /*tactic*/) const override {
+    return static_cast<std::size_t>(gathered_values(step) + step.max_padded() * shape().intermediate) *
+           sizeof(std::uint16_t);
+  }
+  [[nodiscard]] std::size_t counter_words(const routing::MetadataShape& step) const override {
+    return static_cast<std::size_t>(half_counters + step.max_tiles());
+  }
+
+  void run(const DeviceTokens& tokens, const routing::MetadataShape& step, const routing::Metadata& metadata,
+           Tactic tactic, const DeviceScratch& scratch, const DeviceRows& rows,
+           cuda::StreamHandle stream) const override {
+    if (rows.rows == nullptr) (void)internal::finished_rows(std::span<float>(), what_);
+    const auto tile = std::ranges::find(tiles, static_cast<int>(step.tile));
+    if (tile == tiles.end() || tactic.config >= configs)
+      require(prepare({static_cast<int>(step.tile), tactic.config}));
+    if (tokens.count == 0) return;
+    const auto config = static_cast<std::size_t>(std::max(tactic.config, 0));
+    const HalfKernel& kernel =
+        half_kernels<Chunk>[static_cast<std::size_t>(tile - tiles.begin()) * configs + config];
+    auto* gathered = reinterpret_cast<std::uint16_t*>(scratch.bytes.data());
+    const HalfStep given{.x = tokens.x,
+                         .permuted_to_token = metadata.permuted_to_token.data(),
+                         .tile_to_expert = metadata.tile_to_expert.data(),
+                         .tile_to_limit = metadata.tile_to_limit.data(),
+                         .live_tiles = metadata.live_tiles.data(),
+                         .scalars = scalars_.get(),
+                         .w13_sf = w13_sf_,
+                         .w2_sf = w2_sf_,
+                         .gathered = gathered,
+                         .h = gathered + gathered_values(step),
+                         .rows = rows.rows,
+                         .counters = scratch.counters.data(),
+                         .hidden = static_cast<int>(shape().hidden),
+                         .intermediate = static_cast<int>(shape().intermediate)};
+    kernel.launch<<<blocks_, half_threads, kernel.shared_bytes, stream>>>(maps_[config].w13, maps_[config].w2,
+                                                                          given);
+    cuda::check_launch(what_);
+  }
+
+ private:
+  [[nodiscard]] std::int64_t gathered_values(const routing::MetadataShape& step) const {
+    return step.max_padded() * shape().hidden;
+  }
+
+  std::array<HalfMaps, configs> maps_;
+  const std::uint8_t* w13_sf_;
+  const std::uint8_t* w2_sf_;
+  DeviceValues<internal::ExpertScalars> scalars_;  // [n]
+  std::string_view what_;
+  int blocks_;
+};
+
+}  // namespace kerf::op::sm90
