@@ -1,6 +1,8 @@
 // The answer of a build without the CUDA part.
 #include "kerf/cuda/device.h"
 
+#include "kerf/base/format.h"
+
 namespace kerf::cuda {
 
 Verdict library() {
