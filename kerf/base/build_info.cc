@@ -11,9 +11,11 @@ std::string_view compiler() { return KERF_COMPILER; }
 std::string_view build_type() { return KERF_BUILD_TYPE; }
 
 std::span<const BuildOption> build_options() {
-  static constexpr std::array<BuildOption, 7> table = {{
+  static constexpr std::array<BuildOption, 8> table = {{
       {"KERF_BUILD_TESTS", "build the tests", KERF_OPTION_TESTS},
       {"KERF_BUILD_BENCH", "build the benchmarks", KERF_OPTION_BENCH},
+      {"KERF_PORTABLE", "without Highway, oneTBB, spdlog, OpenSSL, rapidcheck: scalar CPU kernels",
+       KERF_OPTION_PORTABLE},
       {"KERF_WERROR", "treat warnings as errors", KERF_OPTION_WERROR},
       {"KERF_SANITIZE", "sanitizers: empty, address (with undefined) or thread", KERF_OPTION_SANITIZE},
       {"KERF_CUDA", "NVIDIA devices (Hopper)", KERF_OPTION_CUDA},

@@ -1,4 +1,5 @@
-// SHA-256 over a stream of bytes: what `output_sha256` is made with. The arithmetic is libcrypto's.
+// SHA-256 over a stream of bytes: what `output_sha256` is made with. The arithmetic is libcrypto's, or plain
+// code in a build without it.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,5 @@
 #include "kerf/numeric/nvfp4.h"
 
-#include <algorithm>
-
 #include "kerf/base/format.h"
 #include "kerf/base/fp_guard.h"
 #include "kerf/numeric/bf16.h"
@@ -23,13 +21,7 @@ void quantise(std::span<const T> x, std::int64_t k, float gs, std::span<std::uin
               std::span<std::uint8_t> scales, Quantiser recipe, ToFloat to_float) {
   check(x.size(), k, codes.size(), scales.size());
   const FpGuard guard;  // with subnormals flushed, small blocks would have other codes
-  std::array<float, nvfp4_block> values{};
-  for (std::size_t b = 0; b < scales.size(); ++b) {
-    for (std::size_t i = 0; i < nvfp4_block; ++i) values[i] = to_float(x[b * nvfp4_block + i]);
-    const Nvfp4Block block = quantise_block(values, gs, recipe);
-    scales[b] = block.scale;
-    std::copy(block.codes.begin(), block.codes.end(), codes.begin() + static_cast<std::ptrdiff_t>(b * 8));
-  }
+  internal::quantise_blocks(x.data(), scales.size(), gs, codes.data(), scales.data(), recipe, to_float);
 }
 
 }  // namespace
