@@ -60,6 +60,16 @@ TEST(Workers, TheFirstErrorComesBack) {
   }
 }
 
+// Many short loops with fewer and more tasks than threads: no thread runs a task of another loop.
+TEST(Workers, LoopsFollowEachOther) {
+  const Workers workers(4);
+  for (std::size_t loop = 0; loop < 2000; ++loop) {
+    std::vector<std::size_t> seen(loop % 9);
+    workers.for_each(seen.size(), [&](std::size_t i, int) { seen[i] += loop; });
+    for (const std::size_t n : seen) ASSERT_EQ(n, loop);
+  }
+}
+
 TEST(Workers, NoTasksNoWork) {
   Workers(2).for_each(0, [](std::size_t, int) { FAIL(); });
 }

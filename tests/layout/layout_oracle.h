@@ -2,6 +2,8 @@
 // of kerf/layout/rows.h.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -133,6 +135,19 @@ inline Nvfp4Converted converted(const Nvfp4Expert& x, std::int64_t hidden, std::
                      Bytes(x.down_sf.size())};
   convert(x.view(), hidden, intermediate, {out.w13, out.w13_sf, out.w2, out.w2_sf});
   return out;
+}
+
+// Converts an expert of random bytes: as the definition says, and restored to what it was.
+inline testing::AssertionResult goes_and_comes_back(std::int64_t hidden, std::int64_t intermediate,
+                                                    std::uint32_t seed) {
+  const Nvfp4Expert expert(hidden, intermediate, seed);
+  const Nvfp4Converted c = converted(expert, hidden, intermediate);
+  if (!(c == converted_by_definition(expert, hidden, intermediate)))
+    return testing::AssertionFailure() << "converted otherwise than defined";
+  Nvfp4Expert back(hidden, intermediate);
+  restore({c.w13, c.w13_sf, c.w2, c.w2_sf}, hidden, intermediate, back.target());
+  if (!(back == expert)) return testing::AssertionFailure() << "not restored to what it was";
+  return testing::AssertionSuccess();
 }
 
 struct Bf16Expert {
