@@ -94,12 +94,9 @@ DeviceRank::DeviceRank(std::span<const Layer* const> layers, const Plan& plan,
   weights_ = Tensor(memory_, Dtype::f32, {tokens, first.top_k()});
   scratch_ = Tensor(memory_, Dtype::u8, {sizes.workspace});
   counters_ = Tensor(memory_, Dtype::i32, {counters});
-  ticket_ = Tensor(memory_, Dtype::i32, {1});
   rows_ = Tensor(memory_, Dtype::bf16, {sizes.rows, hidden});
   if (sums) sums_ = Tensor(memory_, Dtype::f32, {sizes.rows, hidden});
   partial_ = Tensor(memory_, Dtype::bf16, {tokens, hidden});
-  const std::uint32_t nothing = 0;
-  cuda::copy(ticket_.bytes().data(), &nothing, sizeof nothing);
 }
 
 void DeviceRank::set_g2_alphas(std::size_t position, std::span<const float> all) {
@@ -152,7 +149,6 @@ void DeviceRank::run_experts(std::size_t position, const StackStep& step, cuda::
   out.a = pointer<std::uint8_t>(codes_);
   out.a_sf = pointer<std::uint8_t>(scales_);
   out.counters = counters_.as<std::uint32_t>().first(counters);
-  out.ticket = pointer<std::uint32_t>(ticket_);
   op::sm90::route(shape.metadata, in, out, stream);
 
   op::sm90::DeviceTokens tokens{step.tokens, nullptr, nullptr, nullptr};

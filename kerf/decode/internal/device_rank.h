@@ -68,7 +68,6 @@ class DeviceRank {
   tensor::Tensor codes_, scales_;      // [T, H/2], [T, H/16]
   tensor::Tensor ids_, weights_;       // [T, K]
   tensor::Tensor scratch_, counters_;  // the op's
-  tensor::Tensor ticket_;              // [1]
   tensor::Tensor rows_, sums_;         // [gemm2_rows, H] bf16, f32
   tensor::Tensor partial_;             // [T, H] bf16
 };

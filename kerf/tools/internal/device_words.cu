@@ -21,7 +21,8 @@ __device__ uint4 read_once(const uint4* p) {
 }
 
 // Eight loads under way a thread.
-__global__ void __launch_bounds__(512, 4) read_kernel(const uint4* data, std::uint64_t count, std::uint32_t* result) {
+__global__ void __launch_bounds__(512, 4)
+    read_kernel(const uint4* data, std::uint64_t count, std::uint32_t* result) {
   constexpr int at_once = 8;
   std::uint32_t seen = 0;
   const std::uint64_t step = std::uint64_t{gridDim.x} * blockDim.x;
@@ -52,7 +53,8 @@ void fill_device(std::span<std::byte> tensor, const MadeWords& words) {
 
 void read_device(std::span<const std::byte> bytes, std::uint32_t* result, cuda::StreamHandle stream) {
   if (bytes.size() < 16) return;
-  read_kernel<<<1056, 512, 0, stream>>>(reinterpret_cast<const uint4*>(bytes.data()), bytes.size() / 16, result);
+  read_kernel<<<1056, 512, 0, stream>>>(reinterpret_cast<const uint4*>(bytes.data()), bytes.size() / 16,
+                                        result);
   cuda::check_launch("a plain read");
 }
 
