@@ -148,7 +148,11 @@ void zero(void* at, std::size_t bytes, StreamHandle stream) {
   if (bytes > 0) check(cudaMemsetAsync(at, 0, bytes, stream), "zeroing");
 }
 void copy(void* to, const void* from, std::size_t bytes) {
-  if (bytes > 0) check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "copying");
+  if (bytes == 0) return;
+  check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "copying");
+  // It returns early where the bytes come from memory that is not page-locked, or stay on the device; and our
+  // streams do not wait for the default one.
+  check(cudaStreamSynchronize(cudaStreamLegacy), "copying");
 }
 
 }  // namespace kerf::cuda

@@ -55,6 +55,21 @@ TEST_F(Device, AReplayedGraphDoesTheCapturedWorkOnWhatIsThereThen) {
   EXPECT_THAT(to.host(), Each(0));
 }
 
+// Streams do not wait for the default one, on which such a copy is.
+TEST_F(Device, ABlockingCopyIsThereForEveryStream) {
+  constexpr std::size_t bytes = 600'000;  // several of the driver's pieces
+  const Stream stream;
+  const OnDevice<std::uint8_t> from(bytes, 0);
+  const OnDevice<std::uint8_t> to(bytes, 0);
+  for (int i = 1; i <= 100; ++i) {
+    const std::vector<std::uint8_t> values(bytes, static_cast<std::uint8_t>(i));
+    copy(from.get(), values.data(), bytes);
+    copy(to.get(), from.get(), bytes, stream.handle());
+    stream.synchronize();
+    ASSERT_EQ(to.host(), values) << i;
+  }
+}
+
 TEST_F(Device, EventsOrderStreamsAndTime) {
   const Stream a;
   const Stream b;
