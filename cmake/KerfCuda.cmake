@@ -29,5 +29,5 @@ function(kerf_add_cuda target)
   # CUDA's headers are for the files that need them: the others compile as they do without.
   get_target_property(sources ${target} SOURCES)
   list(FILTER sources INCLUDE REGEX "_cuda\\.cc$|/sm90/.*\\.cc$")
-  set_source_files_properties(${sources} PROPERTIES INCLUDE_DIRECTORIES "${CUDAToolkit_INCLUDE_DIRS}")
+  set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "-isystem;${CUDAToolkit_INCLUDE_DIRS}")
 endfunction()
