@@ -1,6 +1,6 @@
 #include "kerf/cuda/copier.h"
 
-#include "kerf/cuda/library.h"
+#include "kerf/cuda/absent.h"
 
 namespace kerf::cuda {
 

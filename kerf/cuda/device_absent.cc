@@ -1,6 +1,8 @@
 // The answer of a build without the CUDA part.
 #include "kerf/cuda/device.h"
 
+#include "kerf/cuda/absent.h"
+
 #include "kerf/base/format.h"
 
 namespace kerf::cuda {
@@ -8,13 +10,6 @@ namespace kerf::cuda {
 Verdict library() {
   return Reason{ErrorKind::device, "not built: configure with -DKERF_CUDA=ON (it needs nvcc, CUDA 13)"};
 }
-
-namespace {
-[[noreturn]] void absent() {
-  require(library());
-  fail(ErrorKind::bug, "the CUDA part is absent and says nothing");
-}
-}  // namespace
 
 DeviceFacts facts() { absent(); }
 

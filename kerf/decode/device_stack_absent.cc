@@ -1,5 +1,5 @@
 // Without the CUDA part there is no device to have a stack on.
-#include "kerf/cuda/library.h"
+#include "kerf/cuda/absent.h"
 #include "kerf/decode/device_stack.h"
 
 namespace kerf::decode {
@@ -7,9 +7,8 @@ namespace kerf::decode {
 Verdict no_device_stack(const Rank& /*rank*/) { return cuda::library(); }
 
 std::unique_ptr<DeviceStack> make_device_stack(std::span<const Layer* const> /*layers*/, const Plan& /*plan*/,
-                                               std::span<const StackStep> /*steps*/, const Rank& rank) {
-  require(no_device_stack(rank));
-  fail(ErrorKind::bug, "the CUDA part is absent and says nothing");
+                                               std::span<const StackStep> /*steps*/, const Rank& /*rank*/) {
+  cuda::absent();
 }
 
 }  // namespace kerf::decode
