@@ -24,11 +24,13 @@ static_assert(std::size(splits) == configs);
 struct HalfKernel {
   void (*launch)(const CUtensorMap, const CUtensorMap, const HalfStep);
   int shared_bytes;
+  int blocks;  // a multiprocessor
 };
 template <typename Chunk>
 inline constexpr auto half_kernels = []<std::size_t... i>(std::index_sequence<i...>) {
   return std::array{HalfKernel{half_experts<Chunk, tiles[i / configs], splits[i % configs]>,
-                               HalfShared<Chunk, tiles[i / configs], splits[i % configs]>::bytes}...};
+                               HalfShared<Chunk, tiles[i / configs], splits[i % configs]>::bytes,
+                               half_blocks(tiles[i / configs], splits[i % configs])}...};
 }(std::make_index_sequence<tiles.size() * configs>());
 
 struct HalfMaps {
@@ -50,7 +52,7 @@ class HalfExperts final : public DeviceExperts {
         w2_sf_(w2_sf),
         scalars_(scalars),
         what_(what),
-        blocks_(half_blocks_per_multiprocessor * cuda::facts().multiprocessors) {
+        multiprocessors_(cuda::facts().multiprocessors) {
     for (const HalfKernel& kernel : half_kernels<Chunk>)
       cuda::check(cudaFuncSetAttribute(kernel.launch, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        kernel.shared_bytes),
@@ -92,8 +94,8 @@ class HalfExperts final : public DeviceExperts {
                          .counters = scratch.counters.data(),
                          .hidden = static_cast<int>(shape().hidden),
                          .intermediate = static_cast<int>(shape().intermediate)};
-    kernel.launch<<<blocks_, half_threads, kernel.shared_bytes, stream>>>(maps_[config].w13, maps_[config].w2,
-                                                                          given);
+    kernel.launch<<<kernel.blocks * multiprocessors_, half_threads, kernel.shared_bytes, stream>>>(
+        maps_[config].w13, maps_[config].w2, given);
     cuda::check_launch(what_);
   }
 
@@ -107,7 +109,7 @@ class HalfExperts final : public DeviceExperts {
   const std::uint8_t* w2_sf_;
   DeviceValues<internal::ExpertScalars> scalars_;  // [n]
   std::string_view what_;
-  int blocks_;
+  int multiprocessors_;
 };
 
 }  // namespace kerf::op::sm90

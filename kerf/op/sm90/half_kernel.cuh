@@ -19,16 +19,18 @@ namespace kerf::op::sm90 {
 
 inline constexpr int half_consumers = 256;
 inline constexpr int half_threads = half_consumers + 64;
-inline constexpr int half_blocks_per_multiprocessor = 2;
+// Blocks that a multiprocessor is to have. 64 tokens' sums in two parts take more registers than half of it
+// has.
+constexpr int half_blocks(int tile, int split) { return tile == 64 && split == 2 ? 1 : 2; }
 
 // Shared memory of a block: the ring, what one warpgroup hands to the other, barriers, the queue's items.
 template <typename Chunk, int tile, int split>
 struct HalfShared {
   static constexpr int rows = rows_of_unit(split);
-  static constexpr int slabs = Chunk::k / 64;    // blocks of the tokens' values in a chunk
-  static constexpr int slab_bytes = tile * 128;  // [tile, 64] bf16
+  static constexpr int blocks = Chunk::k / 64;    // of the tokens' values, in a chunk
+  static constexpr int block_bytes = tile * 128;  // [tile, 64] bf16
   static constexpr int tokens_at = split * Chunk::bytes(rows);
-  static constexpr int stage_bytes = tokens_at + split * slabs * slab_bytes;
+  static constexpr int stage_bytes = tokens_at + split * blocks * block_bytes;
   static constexpr int exchange_bytes = split == 1 ? 0 : 64 * tile * 4;
   static constexpr int slots = 16;
   // Two blocks are to fit into a multiprocessor's 228 KiB, with 1 KiB for each that the system takes.
@@ -137,7 +139,7 @@ class HalfBlock {
               static_cast<std::uint32_t>(work_.first_units * (split == 1 ? 2 : 1)));
       else
         await(gathered_shares, gathering_blocks());
-      constexpr int a_stage = split * Shared::slabs;
+      constexpr int a_stage = split * Shared::blocks;
       for (int block = 0; block < blocks; block += a_stage, stage.advance()) {
         barrier_wait(shared_.empty + stage.at, stage.parity);
         std::uint8_t* to = shared_.ring + stage.at * Shared::stage_bytes + Shared::tokens_at;
@@ -146,7 +148,7 @@ class HalfBlock {
         barrier_expect(barrier, static_cast<std::uint32_t>(here * count * 128));
         if (count == 0) continue;
         for (int i = 0; i < here; ++i)
-          bulk_load(to + i * Shared::slab_bytes, from + static_cast<std::int64_t>(block + i) * 64 * tile,
+          bulk_load(to + i * Shared::block_bytes, from + static_cast<std::int64_t>(block + i) * 64 * tile,
                     static_cast<std::uint32_t>(count * 128), barrier);
       }
     }
@@ -178,40 +180,26 @@ class HalfBlock {
   // By the two warpgroups: products, activation, rows.
   __device__ void multiply() {
     const int group = static_cast<int>(threadIdx.x / 128);
-    const int lane_id = static_cast<int>(threadIdx.x % 32);
-    const Lane lane{static_cast<int>(threadIdx.x % 128 / 32), lane_id / 4, lane_id % 4};
+    const Lane lane{static_cast<int>(threadIdx.x % 128 / 32), static_cast<int>(threadIdx.x % 32 / 4),
+                    static_cast<int>(threadIdx.x % 4)};
     const int group_row = split == 1 ? 64 * group : 0;
     RingPlace<Shared::stages> stage;
     RingPlace<Shared::slots> slot;
     for (std::int32_t item; (item = take(slot)) >= 0;) {
-      const HalfUnit unit = work_.unit(static_cast<std::uint32_t>(item));
-      const HalfMatrix w = matrix(unit.second);
-      const int count = p_.tile_to_limit[unit.tile] - unit.tile * tile;
-      const internal::ExpertScalars scalars = p_.scalars[p_.tile_to_expert[unit.tile]];
+      HalfUnit unit = work_.unit(static_cast<std::uint32_t>(item));
+      // What the sums' end will want is on its way meanwhile.
+      const internal::ExpertScalars* later = p_.scalars + p_.tile_to_expert[unit.tile];
+      asm volatile("prefetch.global.L1 [%0];" ::"l"(later));
+      asm volatile("prefetch.global.L1 [%0];" ::"l"(p_.tile_to_limit + unit.tile));
       float sums[tile / 2];
 #pragma unroll
       for (float& sum : sums) sum = 0.0F;
-      const int chunks = chunks_of(w);
-      int before = -1;
-      for (int chunk = 0; chunk < chunks; chunk += split) {
-        barrier_wait(shared_.full + stage.at, stage.parity);
-        const std::uint8_t* at = shared_.ring + stage.at * Shared::stage_bytes;
-        const int half = split == 1 ? 0 : group;
-        if (chunk + half < chunks)
-          Chunk::template multiply<split>(sums, at + half * Chunk::bytes(Shared::rows),
-                                          at + Shared::tokens_at + half * Shared::slabs * Shared::slab_bytes,
-                                          group_row, (unit.first_row + group_row) % 128,
-                                          min(Shared::slabs, w.k / 64 - (chunk + half) * Shared::slabs),
-                                          lane);
-        else
-          wgmma_wait<0>();
-        if (before >= 0) leave(before, lane_id);
-        before = stage.at;
-        stage.advance();
-      }
-      wgmma_wait<0>();
-      settle(sums);
-      leave(before, lane_id);
+      add_products(sums, matrix(unit.second), (unit.first_row + group_row) % 128, stage, group, lane);
+      // Worked out again, rather than kept in registers while there are none to spare.
+      asm volatile("" : "+r"(item));
+      unit = work_.unit(static_cast<std::uint32_t>(item));
+      const int count = p_.tile_to_limit[unit.tile] - unit.tile * tile;
+      const internal::ExpertScalars& scalars = p_.scalars[p_.tile_to_expert[unit.tile]];
       if constexpr (split == 2) {
         add_groups(sums, group);
         if (group == 1) continue;
@@ -252,9 +240,9 @@ class HalfBlock {
     return item;
   }
   // This warp has done with a stage.
-  __device__ void leave(int stage, int lane_id) const {
+  __device__ void leave(int stage, Lane lane) const {
     __syncwarp();
-    if (lane_id == 0) barrier_arrive(shared_.empty + stage);
+    if (lane.g == 0 && lane.t == 0) barrier_arrive(shared_.empty + stage);
   }
 
   // What this thread's group (or block) wrote, all of it before a barrier that it was at, may be read by
@@ -268,6 +256,42 @@ class HalfBlock {
     while (static_cast<std::uint32_t>(load_acquire(p_.counters + counter)) < wanted) {
     }
     asm volatile("fence.proxy.async;" ::: "memory");
+  }
+
+  // All of K, a stage at a time; in the end nothing is under way and the stages are left.
+  __device__ void add_products(float (&sums)[tile / 2], const HalfMatrix& w, int row_of_128,
+                               RingPlace<Shared::stages>& stage, int group, Lane lane) const {
+    constexpr int a_stage = split * Shared::blocks;
+    const int half = split == 1 ? 0 : group;
+    const int first_row = split == 1 ? 64 * group : 0;
+    const auto multiply = [&]<int blocks> {
+      const std::uint8_t* at = shared_.ring + stage.at * Shared::stage_bytes;
+      Chunk::template multiply<split, blocks>(
+          sums, at + half * Chunk::bytes(Shared::rows),
+          at + Shared::tokens_at + half * Shared::blocks * Shared::block_bytes, first_row, row_of_128, lane);
+    };
+    int before = -1;
+    for (int i = 0; i < w.k / 64 / a_stage; ++i) {
+      barrier_wait(shared_.full + stage.at, stage.parity);
+      multiply.template operator()<Shared::blocks>();
+      if (before >= 0) leave(before, lane);
+      before = stage.at;
+      stage.advance();
+    }
+    wgmma_wait<0>();
+    if (before >= 0) leave(before, lane);
+    if (const int rest = w.k / 64 % a_stage; rest > 0) {
+      barrier_wait(shared_.full + stage.at, stage.parity);
+      const int mine = rest - half * Shared::blocks;
+      if (mine >= Shared::blocks)
+        multiply.template operator()<Shared::blocks>();
+      else if (mine > 0)
+        multiply.template operator()<1>();
+      wgmma_wait<0>();
+      leave(stage.at, lane);
+      stage.advance();
+    }
+    settle(sums);
   }
 
   // Both groups' sums, in the first: its own, plus the second's.
@@ -327,7 +351,7 @@ class HalfBlock {
 };
 
 template <typename Chunk, int tile, int split>
-__global__ void __launch_bounds__(half_threads, half_blocks_per_multiprocessor)
+__global__ void __launch_bounds__(half_threads, half_blocks(tile, split))
     half_experts(const __grid_constant__ CUtensorMap w13, const __grid_constant__ CUtensorMap w2,
                  const __grid_constant__ HalfStep step) {
   extern __shared__ __align__(1024) std::uint8_t memory[];

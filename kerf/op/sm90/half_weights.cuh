@@ -49,10 +49,11 @@ struct Bf16Chunk {
   }
 
   // sums += 64 rows of the chunk at `a`, the ones from first_row on, times the tokens at `b`. When it returns
-  // only what it added last is still under way.
-  template <int split, int count>
+  // only what it added last is still under way. blocks: of 64 values of K that there are.
+  template <int split, int blocks, int count>
   static __device__ void multiply(float (&sums)[count], const std::uint8_t* a, const std::uint8_t* b,
-                                  int first_row, int /*row_of_128*/, int /*slabs*/, Lane /*lane*/) {
+                                  int first_row, int /*row_of_128*/, Lane /*lane*/) {
+    static_assert(blocks == 1);
     const std::uint64_t rows = rows_descriptor(a + first_row * box_bytes);
     const std::uint64_t tokens = rows_descriptor(b);
     wgmma_fence();
@@ -123,10 +124,11 @@ struct Fp4Chunk {
     out[1] = twice(s.y * 0x1p119F);
   }
 
-  template <int split, int count>
+  // No branch within: ptxas lets products run on across loops, not across forks.
+  template <int split, int blocks, int count>
   static __device__ void multiply(float (&sums)[count], const std::uint8_t* a, const std::uint8_t* b,
-                                  int first_row, int row_of_128, int slabs, Lane lane) {
-    constexpr int slab_bytes = 2 * count * 128;  // of [tile, 64] bf16: a thread has tile / 2 sums
+                                  int first_row, int row_of_128, Lane lane) {
+    constexpr int block_bytes = 2 * count * 128;  // of [tile, 64] bf16: a thread has tile / 2 sums
     // Rows r and r + 8 of a warp's 16. Of a row of codes the 16 bytes c lie at c ^ (r / 2 % 4), of both
     // alike.
     const int row = 16 * lane.q + row_of(lane.g);
@@ -135,32 +137,36 @@ struct Fp4Chunk {
     const std::uint8_t* codes = a + (first_row + row) * box_bytes + 8 * (lane.t & 1);
     const std::uint8_t* scales =
         a + rows_of_unit(split) * box_bytes + of_128 % 32 * 16 + of_128 / 32 * 4 + lane.t;
-    uint2 code[2][2];  // [64 values of K][row]
-    std::uint32_t scale[2][2];
-#pragma unroll
-    for (int slab = 0; slab < 2; ++slab)
+    uint2 code[blocks][2];  // [64 values of K][row]
+    std::uint32_t scale[blocks][2];
+    const auto read = [&](int block) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        code[slab][r] = *reinterpret_cast<const uint2*>(codes + 8 * box_bytes * r +
-                                                        16 * ((2 * slab + lane.t / 2) ^ swizzle));
-        scale[slab][r] = scales[scale_bytes * slab + 8 * 16 * r];
+        code[block][r] = *reinterpret_cast<const uint2*>(codes + 8 * box_bytes * r +
+                                                         16 * ((2 * block + lane.t / 2) ^ swizzle));
+        scale[block][r] = scales[scale_bytes * block + 8 * 16 * r];
       }
+    };
+    constexpr bool ahead = count <= 16;  // while registers are enough
+    if constexpr (ahead)
 #pragma unroll
-    for (int slab = 0; slab < 2; ++slab) {
-      if (slab >= slabs) break;
+      for (int block = 0; block < blocks; ++block) read(block);
+#pragma unroll
+    for (int block = 0; block < blocks; ++block) {
+      if constexpr (!ahead) read(block);
       std::uint32_t factor[2];
-      factors(scale[slab][0], scale[slab][1], factor);
+      factors(scale[block][0], scale[block][1], factor);
       std::uint32_t w[4][4];  // [product of 16 places][fragment]
 #pragma unroll
       for (int r = 0; r < 2; ++r)
 #pragma unroll
         for (int word = 0; word < 2; ++word) {
           std::uint32_t pairs[4];
-          decode(word == 0 ? code[slab][r].x : code[slab][r].y, pairs);
+          decode(word == 0 ? code[block][r].x : code[block][r].y, pairs);
 #pragma unroll
           for (int i = 0; i < 4; ++i) w[2 * word + i / 2][2 * (i % 2) + r] = times(pairs[i], factor[r]);
         }
-      const std::uint64_t tokens = rows_descriptor(b + slab * slab_bytes);
+      const std::uint64_t tokens = rows_descriptor(b + block * block_bytes);
 #pragma unroll
       for (int i = 0; i < 4; ++i) settle(w[i]);
       wgmma_wait<0>();  // those before ran while these were decoded
