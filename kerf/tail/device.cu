@@ -32,7 +32,11 @@ __global__ void __launch_bounds__(plain_threads) end_plain(const __grid_constant
        i += static_cast<int>(blockDim.x)) {
     const int k = i >> log;
     const int v = i & (slice - 1);
-    if (routes.term[k].part >= 0 && v < count) rows[i] = row_vector<making, most>(tail, routes, k, first + v);
+    if (routes.term[k].part < 0 || v >= count) continue;
+    const int at[1] = {first + v};
+    Vector row[1];
+    row_vectors<making, most>(tail, routes, k, at, row);
+    rows[i] = row[0];
   }
   __syncthreads();
   end_quads(tail, routes, token, first * 2, count * 2, reinterpret_cast<const uint2*>(rows), slice * 2,
@@ -72,16 +76,18 @@ struct NormShape {
 // Multiprocessors of an H100 or H200.
 constexpr std::int64_t multiprocessors = 132;
 
-// As many blocks for a token, up to one for each of its rows, as there are multiprocessors for all tokens'
-// blocks; two rows of a block at a time where it has more. With more tokens than multiprocessors, small
-// blocks, several of them on each.
+// A block for each of a token's rows while that gives every multiprocessor two blocks at most; otherwise
+// fewer for a token, as many as there are multiprocessors for in all, and two rows of a block at a time. With
+// more tokens than multiprocessors, small blocks, several of them on each. (All of this timed, H = 4096, K
+// = 8.)
 NormShape norm_shape(const DeviceTail& tail) {
   const bool many = tail.count > multiprocessors;
   const auto fits = [&](NormShape shape) { return shape.shared(tail) <= most_shared; };
-  NormShape shape{many ? 2 : 8, 1};
   const auto rows = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(tail.top_k)));
-  while (shape.blocks > 1 && (shape.blocks > rows || (!many && shape.blocks * tail.count > multiprocessors)))
-    shape.blocks /= 2;
+  NormShape shape{many ? 2 : 8, 1};
+  if (!many && shape.blocks * tail.count > 2 * multiprocessors)
+    while (shape.blocks > 1 && shape.blocks * tail.count > multiprocessors) shape.blocks /= 2;
+  while (shape.blocks > rows) shape.blocks /= 2;
   while (shape.blocks < 8 && !fits(shape)) shape.blocks *= 2;
   if (!many && tail.top_k > shape.blocks && fits({shape.blocks, 2})) shape.groups = 2;
   return shape;

@@ -117,12 +117,13 @@ __global__ void __launch_bounds__(norm_threads* most_norm_groups, 1)
     for (int begin = m; begin < vectors; begin += norm_threads * batch) {
       Vector t[batch];
       Vector g[batch];
+      int at[batch];  // a thread that has nothing left to do takes the last vector once more
 #pragma unroll
       for (int b = 0; b < batch; ++b) {
-        const int v = begin + b * norm_threads;
-        if (gain_first && v < vectors) g[b] = gain[v];
-        if (v < vectors) t[b] = row_vector<making, most>(tail, routes, k, v);
+        at[b] = min(begin + b * norm_threads, vectors - 1);
+        if (gain_first) g[b] = gain[at[b]];
       }
+      row_vectors<making, most>(tail, routes, k, at, t);
 #pragma unroll
       for (int b = 0; b < batch; ++b) {
         const int v = begin + b * norm_threads;

@@ -21,8 +21,8 @@ struct alignas(16) Term {
 // What a block knows of its token's routes.
 struct Routes {
   Term term[most_device_top_k];
-  std::int32_t place[most_device_top_k][most_device_ranks];  // row in that part, -1: not there
-  float alpha[most_device_top_k];                            // g2_alpha of its expert
+  alignas(16) std::int32_t place[most_device_top_k][most_device_ranks];  // row in that part, -1: not there
+  float alpha[most_device_top_k];                                        // g2_alpha of its expert
 };
 
 // The whole block, which has 64 threads or more; ends with a barrier.
@@ -75,43 +75,61 @@ __device__ inline float4 tree(float4 (&term)[most], int count) {
   return term[0];
 }
 
-// Vector v of route k, which is not passed over. `most`: parts that are added, or more.
-template <Making making, int most>
-__device__ inline Vector row_vector(const DeviceTail& tail, const Routes& routes, int k, int v) {
+// Vectors v[0], v[1], ... of route k, which is not passed over, with all their loads under way at once.
+// `most`: parts that are added, or more.
+template <Making making, int most, int batch>
+__device__ inline void row_vectors(const DeviceTail& tail, const Routes& routes, int k, const int (&v)[batch],
+                                   Vector (&out)[batch]) {
   const int first = routes.term[k].part;
   const std::int32_t* const place = routes.place[k];
   if constexpr (making == Making::taken) {
-    const std::uint16_t* const row = tail.part[first].rows + place[first] * tail.hidden;
-    return reinterpret_cast<const Vector*>(row)[v];
+    const auto* const row =
+        reinterpret_cast<const Vector*>(tail.part[first].rows + place[first] * tail.hidden);
+#pragma unroll
+    for (int b = 0; b < batch; ++b) out[b] = row[v[b]];
   } else if constexpr (making == Making::bf16_sum) {
-    Vector term[most];
+    std::int32_t at[most];
+#pragma unroll
+    for (int r = 0; r < most; ++r) at[r] = r < tail.parts ? place[r] : -1;
+    Vector term[batch][most];
 #pragma unroll
     for (int r = 0; r < most; ++r) {
-      term[r] = {0, 0, 0, 0};
-      if (r < tail.parts && place[r] >= 0)
-        term[r] = reinterpret_cast<const Vector*>(tail.part[r].rows + place[r] * tail.hidden)[v];
+      // Row 0 stands in for one that is not there, so that no load waits for a branch.
+      const auto* const row = reinterpret_cast<const Vector*>(
+          at[r] < 0 ? tail.part[0].rows + at[0] * tail.hidden : tail.part[r].rows + at[r] * tail.hidden);
+#pragma unroll
+      for (int b = 0; b < batch; ++b) term[b][r] = row[v[b]];
     }
-    return rank_sum<numeric::SumOrder::rank_order>(term);
+#pragma unroll
+    for (int b = 0; b < batch; ++b) {
+#pragma unroll
+      for (int r = 0; r < most; ++r)
+        if (at[r] < 0) term[b][r] = {0, 0, 0, 0};
+      out[b] = rank_sum<numeric::SumOrder::rank_order>(term[b]);
+    }
   } else {
     const int count = tail.source == RowSource::tree_any ? tail.slices : tail.parts;
     const float alpha = routes.alpha[k];
-    std::uint32_t word[4];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float4 term[most];
+    for (int b = 0; b < batch; ++b) {
+      std::uint32_t word[4];
 #pragma unroll
-      for (int r = 0; r < most; ++r) {
-        term[r] = {0, 0, 0, 0};
-        if (r < count && place[first + r] >= 0) {
-          const float* const row = tail.part[first + r].sums + place[first + r] * tail.hidden;
-          term[r] = reinterpret_cast<const float4*>(row)[2 * v + half];
+      for (int half = 0; half < 2; ++half) {
+        float4 term[most];
+#pragma unroll
+        for (int r = 0; r < most; ++r) {
+          term[r] = {0, 0, 0, 0};
+          if (r < count && place[first + r] >= 0) {
+            const float* const row = tail.part[first + r].sums + place[first + r] * tail.hidden;
+            term[r] = reinterpret_cast<const float4*>(row)[2 * v[b] + half];
+          }
         }
+        const float4 sum = tree(term, count);
+        word[2 * half] = pack(alpha * sum.x, alpha * sum.y);
+        word[2 * half + 1] = pack(alpha * sum.z, alpha * sum.w);
       }
-      const float4 sum = tree(term, count);
-      word[2 * half] = pack(alpha * sum.x, alpha * sum.y);
-      word[2 * half + 1] = pack(alpha * sum.z, alpha * sum.w);
+      out[b] = {word[0], word[1], word[2], word[3]};
     }
-    return {word[0], word[1], word[2], word[3]};
   }
 }
 
