@@ -5,14 +5,14 @@
 #include <limits>
 
 #include "kerf/base/format.h"
-#include "kerf/routing/internal/methods.h"
+#include "kerf/routing/methods.h"
 
 namespace kerf::routing {
 
-using internal::max_groups;
-using internal::table;
-using internal::Traits;
-using internal::traits_of;
+using rules::max_groups;
+using rules::table;
+using rules::Traits;
+using rules::traits_of;
 
 namespace {
 
@@ -37,7 +37,7 @@ Verdict bad_groups(const Router& r, const Traits& traits) {
     return because(ErrorKind::usage, "the best {} of {} expert groups: there are not that many", r.topk_group,
                    std::max<std::int64_t>(r.n_group, 1));
   }
-  if (!traits.has(internal::takes_groups)) {
+  if (!traits.has(rules::takes_groups)) {
     return because(ErrorKind::unsupported, "routing method {} has no expert groups; got {} of them",
                    traits.name, r.n_group);
   }
@@ -110,11 +110,11 @@ Verdict unsupported(const Router& router) {
                    traits->name, router.top_k);
   }
   if (Verdict verdict = bad_numbers(router)) return verdict;
-  if (!traits->has(internal::takes_scaling) && router.routed_scaling != 1.0F) {
+  if (!traits->has(rules::takes_scaling) && router.routed_scaling != 1.0F) {
     return because(ErrorKind::unsupported, "routing method {} has no routed scaling; got {}", traits->name,
                    router.routed_scaling);
   }
-  if (!traits->has(internal::takes_raw) && !router.norm_topk_prob) {
+  if (!traits->has(rules::takes_raw) && !router.norm_topk_prob) {
     return because(ErrorKind::unsupported,
                    "routing method {} always renormalises; got norm_topk_prob = false", traits->name);
   }

@@ -10,20 +10,20 @@
 #include "kerf/base/format.h"
 #include "kerf/base/fp_guard.h"
 #include "kerf/numeric/exp.h"
-#include "kerf/routing/internal/formulas.h"
-#include "kerf/routing/internal/methods.h"
+#include "kerf/routing/formulas.h"
+#include "kerf/routing/methods.h"
 #include "kerf/routing/router.h"
 
 namespace kerf::routing {
 
-using internal::Formulas;
-using internal::formulas_of;
-using internal::max_groups;
-using internal::rank_of;
-using internal::Score;
-using internal::Traits;
-using internal::traits_of;
-using internal::Weight;
+using rules::Formulas;
+using rules::formulas_of;
+using rules::max_groups;
+using rules::rank_of;
+using rules::Score;
+using rules::Traits;
+using rules::traits_of;
+using rules::Weight;
 
 namespace {
 
@@ -51,7 +51,7 @@ class Token {
       const float x = logit(e);
       if (x > max_) max_ = x;
     }
-    std::array<float, internal::softmax_partials> partial{};
+    std::array<float, rules::softmax_partials> partial{};
     for (std::size_t e = 0; e < logits_.size(); ++e) {
       const float x = logit(e);
       if (!std::isnan(x)) partial[e % partial.size()] += numeric::exp_f32(x - max_);
@@ -67,7 +67,7 @@ class Token {
     return bias_.empty() ? score : score + bias_[e];
   }
   [[nodiscard]] std::uint32_t rank(std::size_t e) const {
-    return std::isnan(logits_[e]) ? internal::nan_logit : rank_of(key(e));
+    return std::isnan(logits_[e]) ? rules::nan_logit : rank_of(key(e));
   }
 
   // The sum of a group's two largest keys, ranked. A group has two experts at least.
@@ -161,7 +161,7 @@ void select(const Router& router, std::span<const float> logits, std::span<const
   if (!bias.empty() && bias.size() != experts) {
     fail(ErrorKind::usage, "a router bias of {} values for {} experts", bias.size(), experts);
   }
-  if (!bias.empty() && !traits.has(internal::takes_bias)) {
+  if (!bias.empty() && !traits.has(rules::takes_bias)) {
     fail(ErrorKind::usage, "routing method {} takes no bias", traits.name);
   }
   const FpGuard guard;

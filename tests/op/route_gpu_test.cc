@@ -7,14 +7,14 @@
 #include <string>
 
 #include "kerf/base/format.h"
-#include "kerf/routing/internal/methods.h"
+#include "kerf/routing/methods.h"
 #include "tests/op/route_step.h"
 
 namespace kerf::op::sm90 {
 namespace {
 
 using routing::Router;
-using routing::internal::Traits;
+using routing::rules::Traits;
 using test::route_on_host;
 using test::Routed;
 using test::RouteOnDevice;
@@ -98,9 +98,9 @@ Router router_of(Random& random, const Traits& traits, std::int64_t experts, std
   Router r{.method = traits.method, .experts = experts, .top_k = top_k};
   r.logit_multiplier = random.of({1.0F, 1.0F, 0x1.6a09e6p-3F, -3.0F});
   r.sum_epsilon = random.of({1e-20F, 1e-15F, 0.0F});
-  if (traits.has(routing::internal::takes_scaling)) r.routed_scaling = random.of({1.0F, 2.5F});
-  if (traits.has(routing::internal::takes_raw)) r.norm_topk_prob = random.one_in(2);
-  if (traits.has(routing::internal::takes_groups) && random.below(4) > 0) {
+  if (traits.has(routing::rules::takes_scaling)) r.routed_scaling = random.of({1.0F, 2.5F});
+  if (traits.has(routing::rules::takes_raw)) r.norm_topk_prob = random.one_in(2);
+  if (traits.has(routing::rules::takes_groups) && random.below(4) > 0) {
     Router grouped = r;
     grouped.n_group = random.of<std::int64_t>({2, 4, 8, 16, 32, 128, 256, experts / 2});
     grouped.topk_group = 1 + random.below(std::max<std::int64_t>(grouped.n_group, 1));
@@ -132,7 +132,7 @@ RouteProblem routed(Random& random, const Traits& traits, std::int64_t tokens, s
   RouteProblem p = problem_of(random, tokens, experts, top_k);
   p.router = router_of(random, traits, experts, top_k);
   p.logits = numbers(random, tokens * experts, experts);
-  if (traits.has(routing::internal::takes_bias) && random.below(3) > 0)
+  if (traits.has(routing::rules::takes_bias) && random.below(3) > 0)
     p.bias = numbers(random, experts, experts);
   return p;
 }
@@ -207,7 +207,7 @@ constexpr std::int64_t expert_counts[] = {1, 8, 64, 128, 256, 300, 1000, 1024};
 TEST_F(Route, ChoosesAsTheHostDoesInEveryMethod) {
   Random random(1);
   std::int64_t cases = 0;
-  for (const Traits& traits : routing::internal::table) {
+  for (const Traits& traits : routing::rules::table) {
     for (const std::int64_t tokens : token_counts) {
       for (const std::int64_t experts : expert_counts) {
         for (const std::int64_t wanted : {8, 32, static_cast<int>(1 + random.below(32))}) {
@@ -224,7 +224,7 @@ TEST_F(Route, ChoosesAsTheHostDoesInEveryMethod) {
 TEST_F(Route, ChoosesInSmallProblemsOfEveryKind) {
   Random random(2);
   for (int i = 0; i < 1500; ++i) {
-    const Traits& traits = routing::internal::table[static_cast<std::size_t>(random.below(10))];
+    const Traits& traits = routing::rules::table[static_cast<std::size_t>(random.below(10))];
     const std::int64_t experts = 1 + random.below(random.one_in(2) ? 40 : 1024);
     const std::int64_t top_k =
         traits.method == routing::Method::llama4 ? 1 : 1 + random.below(std::min(experts, most_route_top_k));
@@ -244,7 +244,7 @@ TEST_F(Route, ReplaysOnWhatIsThereThen) {
   Random random(4);
   for (const std::int64_t tokens : {1, 8, 64, 100}) {
     for (const auto method : {routing::Method::softmax, routing::Method::deepseek_v3}) {
-      const Traits& traits = *routing::internal::traits_of(method);
+      const Traits& traits = *routing::rules::traits_of(method);
       RouteProblem p = routed(random, traits, tokens, 256, 8);
       p.hidden = 256;
       p.x = rows(random, tokens * p.hidden);
@@ -268,7 +268,7 @@ TEST_F(Route, ReplaysOnWhatIsThereThen) {
 TEST_F(Route, ManyLaunchesInARowLeaveTheSameBits) {
   Random random(5);
   for (const std::int64_t tokens : {8, 64}) {
-    const RouteProblem p = routed(random, routing::internal::table[0], tokens, 256, 8);
+    const RouteProblem p = routed(random, routing::rules::table[0], tokens, 256, 8);
     const Routed want = route_on_host(p);
     for (int round = 0; round < 20; ++round) {
       device().put(p);

@@ -3,7 +3,7 @@
 #include "kerf/base/format.h"
 #include "kerf/numeric/nvfp4.h"
 #include "kerf/op/sm90/route_launch.h"
-#include "kerf/routing/internal/methods.h"
+#include "kerf/routing/methods.h"
 
 namespace kerf::op::sm90 {
 namespace {
@@ -17,7 +17,7 @@ void check_route(const routing::MetadataShape& shape, const RouteInputs& in, con
                                                    : in.ids != nullptr && in.weights != nullptr);
   if (!routed) fail(ErrorKind::bug, "{} routes from nowhere, or to nowhere", shape.routes());
   if (in.router != nullptr && in.bias != nullptr &&
-      !routing::internal::traits_of(in.router->method)->has(routing::internal::takes_bias))
+      !routing::rules::traits_of(in.router->method)->has(routing::rules::takes_bias))
     fail(ErrorKind::usage, "routing method {} takes no bias", routing::name(in.router->method));
   if (in.x == nullptr) return;
   if (in.hidden % numeric::nvfp4_block != 0 || in.gs == nullptr || out.a == nullptr || out.a_sf == nullptr)

@@ -126,7 +126,7 @@ RouteStep step_of(const routing::MetadataShape& shape, const RouteInputs& in, co
   s.choose.warps = divided_up(experts, 32);
   if (in.router != nullptr) {
     const routing::Router& r = *in.router;
-    s.choose.formulas = formulas_of(r, *routing::internal::traits_of(r.method));
+    s.choose.formulas = formulas_of(r, *routing::rules::traits_of(r.method));
     s.choose.logits = in.logits;
     s.choose.bias = in.bias;
     s.choose.tokens = tokens;

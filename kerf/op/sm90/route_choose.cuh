@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "kerf/numeric/bf16.h"
-#include "kerf/routing/internal/formulas.h"
+#include "kerf/routing/formulas.h"
 
 namespace kerf::op::sm90 {
 
@@ -14,7 +14,7 @@ inline constexpr int most_warps = 32;  // of a block, and of a token: 1,024 expe
 inline constexpr int most_chosen = 32;
 
 struct Choose {
-  routing::internal::Formulas formulas;
+  routing::rules::Formulas formulas;
   const float* logits = nullptr;  // [T, E]
   const float* bias = nullptr;    // [E] or null
   int tokens = 0, experts = 0, top_k = 0;
@@ -53,7 +53,7 @@ struct SoftmaxOfAll {
   float max, sum;
 };
 __device__ inline SoftmaxOfAll softmax_of_all(const Choose& c, const Place& at, float x, ChooseShared& s) {
-  using namespace routing::internal;
+  using namespace routing::rules;
   const bool counts = at.here && x == x;
   const std::uint32_t highest = __reduce_max_sync(all_lanes, counts ? rank_of(x) : rank_of(-INFINITY));
   if (at.lane == 0) s.max[at.warp] = highest;
@@ -98,7 +98,7 @@ __device__ inline bool in_best_groups(const Choose& c, const Place& at, std::uin
     const bool wins = __ffs(static_cast<int>(__ballot_sync(all_lanes, best == first))) - 1 == at.lane;
     const std::uint32_t next = __reduce_max_sync(all_lanes, wins ? second : best);
     if (at.lane == 0) {
-      using namespace routing::internal;
+      using namespace routing::rules;
       groups[g] = rank_of(key_of(first - 1) + key_of(next - 1));
     }
   }
@@ -145,7 +145,7 @@ __device__ inline int choose(const Choose& c, const Place& at, ChooseShared& s) 
 // One warp: the weight of the expert that lane k has chosen, in lanes below K.
 __device__ inline float weigh(const Choose& c, const Place& at, int chosen, const SoftmaxOfAll& all,
                               const ChooseShared& s) {
-  using namespace routing::internal;
+  using namespace routing::rules;
   const float x = s.x[32 * at.first_warp + chosen];
   const float max = c.formulas.weight == Weight::softmax_chosen ? __shfl_sync(all_lanes, x, 0) : all.max;
   float weight = c.formulas.term_of(x, max, all.sum);
@@ -162,7 +162,7 @@ __device__ inline float weigh(const Choose& c, const Place& at, int chosen, cons
 template <typename Ready, typename Emit>
 __device__ inline void choose_tokens(const Choose& c, int block, int blocks, ChooseShared& s, Ready ready,
                                      Emit emit) {
-  using namespace routing::internal;
+  using namespace routing::rules;
   Place at{};
   at.warp = static_cast<int>(threadIdx.x) / 32;
   at.lane = static_cast<int>(threadIdx.x) % 32;

@@ -9,7 +9,7 @@
 
 #include "kerf/routing/router.h"
 
-namespace kerf::routing::internal {
+namespace kerf::routing::rules {
 
 enum class Score : std::uint8_t { logit, softmax, sigmoid };
 enum class Weight : std::uint8_t {
@@ -64,4 +64,4 @@ inline const Traits* traits_of(Method method) {
 // Groups that a router may have: their ranks live on the stack, so that selection allocates nothing.
 inline constexpr std::int64_t max_groups = 256;
 
-}  // namespace kerf::routing::internal
+}  // namespace kerf::routing::rules

@@ -7,10 +7,10 @@
 #include <limits>
 
 #include "kerf/numeric/exp.h"
-#include "kerf/routing/internal/methods.h"
+#include "kerf/routing/methods.h"
 #include "kerf/routing/router.h"
 
-namespace kerf::routing::internal {
+namespace kerf::routing::rules {
 
 // The order of keys as one unsigned number: the bits of the key, so that +0 ranks above -0, and every NaN
 // below -inf.
@@ -101,4 +101,4 @@ constexpr Formulas formulas_of(const Router& router, const Traits& traits) {
           .normalises = router.norm_topk_prob};
 }
 
-}  // namespace kerf::routing::internal
+}  // namespace kerf::routing::rules
