@@ -47,29 +47,6 @@ inline constexpr std::int32_t poison = 0x3A7A5A7A;
 inline constexpr std::size_t behind = 64;  // words or bytes
 inline constexpr std::size_t counters = 37;
 
-// The nine tensors inside a buffer of words.
-inline routing::Metadata views(const routing::MetadataShape& shape, std::span<std::int32_t> words) {
-  // MetadataBuffer knows where each begins; it is asked about a buffer of its own, and its spans are moved.
-  tensor::HostMemory memory;
-  const routing::MetadataBuffer buffer(memory, routing::metadata_words(shape));
-  routing::Metadata m = buffer.view(shape);
-  const std::int32_t* const begin = m.total_padded.data();
-  const auto moved = [&]<typename T>(std::span<T>& s) {
-    const auto at = reinterpret_cast<const std::int32_t*>(s.data()) - begin;
-    s = {reinterpret_cast<T*>(words.data() + at), s.size()};
-  };
-  moved(m.expanded_to_permuted);
-  moved(m.permuted_to_token);
-  moved(m.expert_weights);
-  moved(m.histogram);
-  moved(m.tokens_per_expert);
-  moved(m.tile_to_expert);
-  moved(m.tile_to_limit);
-  moved(m.live_tiles);
-  moved(m.total_padded);
-  return m;
-}
-
 // A NaN that the processor makes has other bits than one that the GPU makes.
 inline void one_nan(std::span<std::int32_t> floats) {
   for (std::int32_t& v : floats)
@@ -87,7 +64,7 @@ inline std::size_t words_of(const routing::MetadataShape& shape) {
 
 inline void unify_nans(const RouteProblem& p, Routed& r) {
   one_nan(std::span(r.weights).first(p.routes()));
-  const std::span<float> w = views(p.shape, r.metadata).expert_weights.first(p.routes());
+  const std::span<float> w = routing::metadata_in(r.metadata, p.shape).expert_weights.first(p.routes());
   one_nan({reinterpret_cast<std::int32_t*>(w.data()), w.size()});
 }
 
@@ -111,7 +88,7 @@ inline Routed route_on_host(const RouteProblem& p) {
     std::ranges::copy(p.ids, ids.begin());
     std::ranges::copy(p.weights, weights.begin());
   }
-  routing::write_metadata(p.shape, ids, weights, views(p.shape, out.metadata));
+  routing::write_metadata(p.shape, ids, weights, routing::metadata_in(out.metadata, p.shape));
   if (!p.x.empty())
     numeric::quantise_rows(p.x, p.hidden, p.gs, std::span(out.a).first(p.x.size() / 2),
                            std::span(out.a_sf).first(p.x.size() / 16));
@@ -169,7 +146,7 @@ class RouteOnDevice {
                      .hidden = p.hidden},
                     {.ids = ids_.get(),
                      .weights = reinterpret_cast<float*>(weights_.get()),
-                     .metadata = views(p.shape, metadata_.span()),
+                     .metadata = routing::metadata_in(metadata_.span(), p.shape),
                      .a = a_.get(),
                      .a_sf = a_sf_.get(),
                      .counters = counters_.span().first(counters)},

@@ -36,15 +36,16 @@ struct RouteStep {
   }
 };
 
-// What all blocks do beside the routing: blocks from `first` on quantise.
-__device__ void rows_and_counters(const RouteStep& s, std::uint32_t first) {
-  const std::uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
-  const std::uint32_t threads = gridDim.x * blockDim.x;
-  for (std::uint32_t i = thread; i < s.counter_words; i += threads) s.counters[i] = 0;
-  if (blockIdx.x >= first) quantise(s.rows, thread - first * blockDim.x, threads - first * blockDim.x);
+// Share `part` of `parts` of the counters.
+__device__ void zero_counters(const RouteStep& s, std::uint32_t part, std::uint32_t parts) {
+  for (std::uint32_t i = part; i < s.counter_words; i += parts) s.counters[i] = 0;
+}
+// By the blocks from `first` on.
+__device__ void quantise_rows(const RouteStep& s, std::uint32_t first) {
+  quantise(s.rows, (blockIdx.x - first) * blockDim.x + threadIdx.x, (gridDim.x - first) * blockDim.x);
 }
 
-// Up to most_fused_tokens. Dynamic shared memory: ids [T*K], then the metadata's table.
+// Up to most_fused_tokens. Dynamic shared memory: ids and weights [T*K], then the metadata's table.
 __global__ __launch_bounds__(1024) void route_fused(const __grid_constant__ RouteStep s) {
   extern __shared__ std::int32_t dynamic[];
   __shared__ union {
@@ -53,46 +54,61 @@ __global__ __launch_bounds__(1024) void route_fused(const __grid_constant__ Rout
   } shared;
   const cg::cluster_group cluster = cg::this_cluster();
   const unsigned blocks = cluster.num_blocks();
-  rows_and_counters(s, blocks);
-  if (blockIdx.x >= blocks) return;
+  if (blockIdx.x >= blocks) {
+    quantise_rows(s, blocks);
+    return;
+  }
 
   const MetadataOut& m = s.metadata;
   std::int32_t* const ids = dynamic;
-  auto* const table = reinterpret_cast<std::uint16_t*>(ids + m.routes);
+  auto* const weights = reinterpret_cast<float*>(ids + m.routes);
+  auto* const table = reinterpret_cast<std::uint16_t*>(weights + m.routes);
   const int thread = static_cast<int>(threadIdx.x);
   const int threads = static_cast<int>(blockDim.x);
   // The first block must have begun before others write into it, and live until they have.
-  if (!s.given) cluster.barrier_arrive();
+  const bool alone = s.given || blocks == 1;
+  if (!alone) cluster.barrier_arrive();
   if (blockIdx.x == 0)
     for (int i = thread; i < (m.routes + 31) / 32 * m.local; i += threads) table[i] = 0;
   if (s.given) {
-    if (blockIdx.x == 0) {
-      for (int route = thread; route < m.routes; route += threads) {
-        ids[route] = s.given_ids[route];
-        s.store(route, ids[route], s.given_weights[route]);
-      }
-      __syncthreads();
+    for (int route = thread; route < m.routes; route += threads) {
+      ids[route] = s.given_ids[route];
+      weights[route] = s.given_weights[route];
     }
   } else {
     std::int32_t* const all_ids = cluster.map_shared_rank(ids, 0);
+    float* const all_weights = cluster.map_shared_rank(weights, 0);
     choose_tokens(
         s.choose, static_cast<int>(blockIdx.x), static_cast<int>(blocks), shared.choose,
-        [&] { cluster.barrier_wait(); },
+        [&] {
+          if (!alone) cluster.barrier_wait();
+        },
         [&](int route, std::int32_t id, float weight) {
           all_ids[route] = id;
-          s.store(route, id, weight);
+          all_weights[route] = weight;
         });
-    cluster.sync();
   }
-  if (blockIdx.x == 0) write_metadata(m, ids, table, shared.metadata);
+  // Before any write to device memory, which this would wait for.
+  if (alone)
+    __syncthreads();
+  else
+    cluster.sync();
+  zero_counters(s, blockIdx.x * blockDim.x + threadIdx.x, blocks * blockDim.x);
+  if (blockIdx.x != 0) return;
+  for (int route = thread; route < m.routes; route += threads) s.store(route, ids[route], weights[route]);
+  __syncthreads();
+  write_metadata(m, ids, table, shared.metadata);
 }
 
 // More tokens, in three launches: the first chooses (or copies) and quantises.
 __global__ __launch_bounds__(1024) void route_choose(const __grid_constant__ RouteStep s,
                                                      std::uint32_t choosing_blocks) {
   __shared__ ChooseShared shared;
-  rows_and_counters(s, choosing_blocks);
-  if (blockIdx.x >= choosing_blocks) return;
+  if (blockIdx.x >= choosing_blocks) {
+    quantise_rows(s, choosing_blocks);
+    return;
+  }
+  zero_counters(s, blockIdx.x * blockDim.x + threadIdx.x, choosing_blocks * blockDim.x);
   const int block = static_cast<int>(blockIdx.x);
   const int blocks = static_cast<int>(choosing_blocks);
   if (s.given) {
@@ -108,13 +124,13 @@ __global__ __launch_bounds__(1024) void route_choose(const __grid_constant__ Rou
 }
 __global__ __launch_bounds__(256) void route_count(const __grid_constant__ MetadataOut m,
                                                    const std::int32_t* ids) {
-  const int e = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) / 32;
-  if (e < m.experts) count_routes(m, ids, e);
+  __shared__ int sum;
+  count_routes(m, ids, static_cast<int>(blockIdx.x), sum);
 }
 __global__ __launch_bounds__(1024) void route_place(const __grid_constant__ MetadataOut m,
-                                                    const std::int32_t* ids, int experts_of_block) {
+                                                    const std::int32_t* ids) {
   __shared__ MetadataShared shared;
-  place_routes(m, ids, experts_of_block, shared);
+  place_routes(m, ids, static_cast<int>(blockIdx.x), shared);
 }
 
 constexpr int divided_up(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
@@ -177,11 +193,14 @@ int quantising_blocks(const RouteStep& s, int threads) {
   return std::min(divided_up(s.rows.quads, threads), most);
 }
 
+constexpr unsigned most_choosing_blocks = 16;
+constexpr unsigned portable_cluster = 8;
+
 void launch_fused(const RouteStep& s, int tokens, cuda::StreamHandle stream) {
   const int warps = s.choose.warps;
-  // As many choosing blocks as have eight warps' work each, up to the largest cluster that all devices take.
+  // As many choosing blocks as have eight warps' work each, up to the largest cluster of a Hopper.
   unsigned blocks = 1;
-  while (!s.given && blocks < 8 && static_cast<int>(blocks) < tokens &&
+  while (!s.given && blocks < most_choosing_blocks && static_cast<int>(blocks) < tokens &&
          static_cast<int>(8 * blocks) < tokens * warps)
     blocks *= 2;
   const int threads = threads_of(warps, divided_up(tokens, blocks));
@@ -197,7 +216,7 @@ void launch_fused(const RouteStep& s, int tokens, cuda::StreamHandle stream) {
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = static_cast<unsigned>(threads);
-  config.dynamicSmemBytes = sizeof(std::int32_t) * s.metadata.routes + table;
+  config.dynamicSmemBytes = (sizeof(std::int32_t) + sizeof(float)) * s.metadata.routes + table;
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = 1;
@@ -206,6 +225,9 @@ void launch_fused(const RouteStep& s, int tokens, cuda::StreamHandle stream) {
     cuda::check(cudaFuncSetAttribute(route_fused, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      static_cast<int>(config.dynamicSmemBytes)),
                 "shared memory of the routing kernel");
+  if (blocks > portable_cluster)
+    cuda::check(cudaFuncSetAttribute(route_fused, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+                "a cluster of 16 for the routing kernel");
   cuda::check(cudaLaunchKernelEx(&config, route_fused, s), "launching the routing kernel");
 }
 
@@ -218,12 +240,9 @@ void launch_in_pieces(const RouteStep& s, int tokens, cuda::StreamHandle stream)
   route_choose<<<grid, threads, 0, stream>>>(s, choosing);
   cuda::check_launch("launching the choice of experts");
   const std::int32_t* const ids = s.given ? s.given_ids : s.ids;
-  route_count<<<divided_up(s.metadata.experts, 8), 256, 0, stream>>>(s.metadata, ids);
+  route_count<<<s.metadata.experts, 256, 0, stream>>>(s.metadata, ids);
   cuda::check_launch("launching the count of routes");
-  constexpr int experts_of_block = 8;
-  const int placing = std::max(divided_up(s.metadata.local, experts_of_block), 1);
-  route_place<<<placing, std::max(32 * warps, 32 * experts_of_block), 0, stream>>>(s.metadata, ids,
-                                                                                   experts_of_block);
+  route_place<<<std::max(s.metadata.local, 1), most_route_experts, 0, stream>>>(s.metadata, ids);
   cuda::check_launch("launching the placing of routes");
 }
 

@@ -31,8 +31,8 @@ struct ChooseShared {
     std::uint32_t rank[32 * most_warps];  // while groups are ranked
     uint4 order[8 * most_warps];          // ranks + 1, 0: takes no part
   };
-  uint2 list[most_warps]
-            [most_chosen + 1];           // {rank + 1, expert}, best first; the last is looked at, never used
+  // {rank + 1, expert}, best first. Two more are read, never chosen; an odd stride spreads the banks.
+  uint2 list[most_warps][most_chosen + 3];
   std::uint32_t max[most_warps];         // ranks
   float sum[most_warps];                 // a token's first warp
   std::uint32_t group[16 * most_warps];  // ranks; a group has two experts at least
@@ -126,17 +126,24 @@ __device__ inline void sort_warp(const Place& at, std::uint32_t order, ChooseSha
   s.list[at.warp][before] = {order, static_cast<std::uint32_t>(at.e)};
 }
 
-// One warp: the best K of a token's lists. A lane has the head of a list; lower lists have lower experts.
+// One warp: the best K of a token's lists. A lane has the head of a list, and what follows it, so that the
+// next round need not wait for memory. Lower lists have lower experts.
 __device__ inline int choose(const Choose& c, const Place& at, ChooseShared& s) {
-  const uint2* next = s.list[at.first_warp + (at.lane < c.warps ? at.lane : 0)];
-  uint2 head = at.lane < c.warps ? *next : uint2{0, 0};
+  const bool has_list = at.lane < c.warps;
+  const uint2* list = s.list[at.first_warp + (has_list ? at.lane : 0)];
+  uint2 head = has_list ? list[0] : uint2{0, 0};
+  uint2 following = list[1];
+  const unsigned lanes_below = (1U << at.lane) - 1;
   for (int k = 0; k < c.top_k; ++k) {
     const std::uint32_t best = __reduce_max_sync(all_lanes, head.x);
-    const int winner = __ffs(static_cast<int>(__ballot_sync(all_lanes, head.x == best))) - 1;
-    if (at.lane == winner) {
-      s.chosen[at.first_warp][k] = static_cast<int>(head.y);
-      head = *++next;
-    }
+    const bool ties = head.x == best;
+    const unsigned all_ties = __ballot_sync(all_lanes, ties);
+    const bool wins = ties && (all_ties & lanes_below) == 0;
+    if (wins) s.chosen[at.first_warp][k] = static_cast<int>(head.y);
+    head.x = wins ? following.x : head.x;
+    head.y = wins ? following.y : head.y;
+    list += wins ? 1 : 0;
+    following = list[1];
   }
   __syncwarp();
   return at.lane < c.top_k ? s.chosen[at.first_warp][at.lane] : 0;
@@ -151,7 +158,13 @@ __device__ inline float weigh(const Choose& c, const Place& at, int chosen, cons
   float weight = c.formulas.term_of(x, max, all.sum);
   if (c.formulas.shares()) {
     float sum = 0.0F;
-    for (int k = 0; k < c.top_k; ++k) sum += __shfl_sync(all_lanes, weight, k);
+    constexpr int at_once = 8;
+    for (int first = 0; first < c.top_k; first += at_once)
+#pragma unroll
+      for (int k = first; k < first + at_once; ++k) {
+        const float term = __shfl_sync(all_lanes, weight, k);
+        if (k < c.top_k) sum += term;
+      }
     weight = c.formulas.share_of(weight, sum);
   }
   return c.bf16_weights ? numeric::round_to_bf16(weight) : weight;

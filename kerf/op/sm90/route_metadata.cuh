@@ -65,6 +65,7 @@ __device__ inline void write_totals(const MetadataOut& m, int tiles) {
 struct MetadataShared {
   int first_row[1024];
   int warp_tiles[32];
+  int warp_routes[32];
 };
 __device__ inline void write_metadata(const MetadataOut& m, std::int32_t* ids, std::uint16_t* table,
                                       MetadataShared& s) {
@@ -87,11 +88,16 @@ __device__ inline void write_metadata(const MetadataOut& m, std::int32_t* ids, s
   const int e = thread;  // there are at least as many threads as experts
   int count = 0;
   if (e < m.local) {
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      std::uint16_t& entry = table[chunk * m.local + e];
-      const int here = entry;
-      entry = static_cast<std::uint16_t>(count);
-      count += here;
+    constexpr int at_once = 8;  // loads before the first store
+    for (int first = 0; first < chunks; first += at_once) {
+      int here[at_once];
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) here[i] = first + i < chunks ? table[(first + i) * m.local + e] : 0;
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) {
+        if (first + i < chunks) table[(first + i) * m.local + e] = static_cast<std::uint16_t>(count);
+        count += here[i];
+      }
     }
   }
   const Tiles tiles = place_tiles((count + m.tile - 1) / m.tile, s.warp_tiles);
@@ -117,53 +123,71 @@ __device__ inline void write_metadata(const MetadataOut& m, std::int32_t* ids, s
   }
 }
 
-// Many tokens: a warp an expert, which reads all ids twice. ids are in device memory.
-__device__ inline void count_routes(const MetadataOut& m, const std::int32_t* ids, int e) {
+// Many tokens: a block an expert, which looks through all ids for its own. ids are in device memory.
+__device__ inline void count_routes(const MetadataOut& m, const std::int32_t* ids, int e,
+                                    int& sum /* shared */) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) sum = 0;
+  __syncthreads();
   int count = 0;
-  if (m.here(e))
-    for (int route = static_cast<int>(threadIdx.x) % 32; route < m.routes; route += 32)
+  if (m.here(e)) {
+#pragma unroll 4
+    for (int route = thread; route < m.routes; route += static_cast<int>(blockDim.x))
       count += ids[route] == e ? 1 : 0;
+  }
   count = __reduce_add_sync(0xFFFFFFFFU, count);
-  if (threadIdx.x % 32 == 0) m.tokens_per_expert[e] = count;
+  if (thread % 32 == 0) atomicAdd(&sum, count);
+  __syncthreads();
+  if (thread == 0) m.tokens_per_expert[e] = sum;
 }
 
-// After the counts are written. All threads of each block, at least as many as experts; the first warps of a
-// block place the routes of an expert each.
-__device__ inline void place_routes(const MetadataOut& m, const std::int32_t* ids, int experts_of_block,
-                                    MetadataShared& s) {
+// After the counts are written: local expert `e` of this block, which has as many threads as there are
+// experts, or more. Each warp places the expert's routes in one stretch of all routes.
+__device__ inline void place_routes(const MetadataOut& m, const std::int32_t* ids, int e, MetadataShared& s) {
   const int thread = static_cast<int>(threadIdx.x);
+  const int threads = static_cast<int>(blockDim.x);
+  const int warp = thread / 32;
   const int lane = thread % 32;
-  const int block = static_cast<int>(blockIdx.x);
-  const int count = thread < m.local ? m.tokens_per_expert[m.offset + thread] : 0;
-  const Tiles tiles = place_tiles((count + m.tile - 1) / m.tile, s.warp_tiles);
-  if (thread < m.local) s.first_row[thread] = tiles.first * m.tile;
-  if (block == 0) {
-    if (thread < m.local) m.histogram[thread] = tiles.first * m.tile + count;
+  const int its_count = thread < m.local ? m.tokens_per_expert[m.offset + thread] : 0;
+  const Tiles tiles = place_tiles((its_count + m.tile - 1) / m.tile, s.warp_tiles);
+  if (thread == e && e < m.local) s.first_row[0] = tiles.first * m.tile;
+  if (e == 0) {
+    if (thread < m.local) m.histogram[thread] = tiles.first * m.tile + its_count;
     if (thread == 0) write_totals(m, tiles.all);
   }
-  const int threads = static_cast<int>(blockDim.x);
-  for (int route = block * threads + thread; route < m.routes; route += static_cast<int>(gridDim.x) * threads)
+  for (int route = e * threads + thread; route < m.routes; route += static_cast<int>(gridDim.x) * threads)
     if (!m.here(ids[route])) m.expanded_to_permuted[route] = -1;
-  __syncthreads();
 
-  const int e = block * experts_of_block + thread / 32;
-  if (thread / 32 >= experts_of_block || e >= m.local) return;
   const std::int32_t id = m.offset + e;
-  const int first_row = s.first_row[e];
-  int row = first_row;
+  const int stretch = (m.routes + threads - 1) / threads * 32;  // of a warp
+  const int begin = min(warp * stretch, m.routes);
+  const int end = min(begin + stretch, m.routes);
+  int count = 0;
 #pragma unroll 4
-  for (int first = 0; first < m.routes; first += 32) {
+  for (int route = begin + lane; route < end; route += 32) count += ids[route] == id ? 1 : 0;
+  count = __reduce_add_sync(0xFFFFFFFFU, count);
+  if (lane == 0) s.warp_routes[warp] = count;
+  __syncthreads();
+  if (e >= m.local) return;
+
+  const int of_warp = lane < threads / 32 ? s.warp_routes[lane] : 0;
+  const int before = __reduce_add_sync(0xFFFFFFFFU, lane < warp ? of_warp : 0);
+  const int all = __reduce_add_sync(0xFFFFFFFFU, of_warp);
+  const int first_row = s.first_row[0];
+  int row = first_row + before;
+#pragma unroll 4
+  for (int first = begin; first < end; first += 32) {
     const int route = first + lane;
-    const bool mine = route < m.routes && ids[route] == id;
-    const unsigned all = __ballot_sync(0xFFFFFFFFU, mine);
+    const bool mine = route < end && ids[route] == id;
+    const unsigned its_lanes = __ballot_sync(0xFFFFFFFFU, mine);
     if (mine) {
-      const int r = row + __popc(all & ((1U << lane) - 1));
+      const int r = row + __popc(its_lanes & ((1U << lane) - 1));
       m.permuted_to_token[r] = route / m.top_k;
       m.expanded_to_permuted[route] = r;
     }
-    row += __popc(all);
+    row += __popc(its_lanes);
   }
-  write_tiles(m, e, row - first_row, first_row / m.tile, lane, 32);
+  write_tiles(m, e, all, first_row / m.tile, thread, threads);
 }
 
 }  // namespace kerf::op::sm90
