@@ -94,7 +94,7 @@ class W4a4Experts final : public DeviceExperts {
  private:
   [[nodiscard]] w4a4::SharedPlan plan_of(int config) const {
     const int levels = std::max(w4a4::stack_levels(base_.gemm[0]), w4a4::stack_levels(base_.gemm[1]));
-    return w4a4::shared_plan(pairs_of(config), levels);
+    return pairs_of(config) == 1 ? w4a4::shared_plan<1>(levels) : w4a4::shared_plan<2>(levels);
   }
 
   internal::Nvfp4Weights w_;

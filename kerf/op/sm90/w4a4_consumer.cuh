@@ -12,27 +12,19 @@ class Consumer {
  public:
   static constexpr int values = 2 * pairs;  // sums of a lane
 
-  __device__ Consumer(const Params& p, const Shared& shared)
-      : p_(p),
-        shared_(shared),
-        warpgroup_(static_cast<int>(threadIdx.x) / warpgroup_threads),
-        ring_(shared.ring + warpgroup_ * p.plan.stages * chunk_bytes),
-        full_(shared.ring_full + warpgroup_ * most_stages),
-        reader_(shared),
-        operand_(shared, warpgroup_),
-        sums_(shared) {}
+  __device__ explicit Consumer(const Params& p) : p_(p) {}
 
   __device__ void run() {
     bool more = begin();
     while (more) {
       const Record& r = reader_.current();
       const Gemm& g = p_.gemm[r.stage];
-      const Share share(g, r, warpgroup_);
+      const Share share(g, r, warpgroup());
       float v[values];
       bool fetched = false;
       for (int segment = share.begin; segment < share.end; ++segment) {
         const bool last = segment + 1 == share.end;
-        named_barrier(warpgroup_, warpgroup_threads);  // the operand is there, the other buffer is free
+        named_barrier(warpgroup(), warpgroup_threads);  // the operand is there, the other buffer is free
         if (last) {
           fetched = look_ahead();
         } else {
@@ -41,9 +33,9 @@ class Consumer {
         }
         multiply(g.chunks(segment));
         buffer_ ^= 1;
-        if (fetched) operand_.build(buffer_);
+        if (fetched) operand_.build(warpgroup(), buffer_);
         chains_.sum(v);
-        sums_.add(v, last);
+        SegmentSums<pairs>::add(p_, v, static_cast<unsigned>(segment - share.begin), last);
       }
       if (join(g, v)) {
         if (r.stage == 0) {
@@ -66,11 +58,11 @@ class Consumer {
     for (;; reader_.pass()) {
       const Record& r = reader_.current();
       if (r.stage < 0) return false;
-      const Share share(p_.gemm[r.stage], r, warpgroup_);
+      const Share share(p_.gemm[r.stage], r, warpgroup());
       if (!share.any()) continue;
       if (r.ready == 0) wait_for_intermediate(p_, r);
       operand_.fetch(p_, r, share.begin);
-      operand_.build(buffer_);
+      operand_.build(warpgroup(), buffer_);
       return true;
     }
   }
@@ -79,7 +71,7 @@ class Consumer {
   __device__ bool look_ahead() {
     const Record& r = reader_.next();
     if (r.stage < 0 || r.ready == 0) return false;
-    const Share share(p_.gemm[r.stage], r, warpgroup_);
+    const Share share(p_.gemm[r.stage], r, warpgroup());
     if (!share.any()) return false;
     operand_.fetch(p_, r, share.begin);
     return true;
@@ -87,17 +79,14 @@ class Consumer {
 
   // A segment's chunks, into the chains.
   __device__ void multiply(int chunks) {
-    constexpr int chunk_step = operand_bytes * pairs / segment_chunks / 16;  // descriptors count 16 bytes
-    std::uint64_t operand =
-        operand_descriptor(shared_.operand + (warpgroup_ * 2 + buffer_) * operand_bytes * pairs);
-    const float* scales = shared_.scales + (warpgroup_ * 2 + buffer_) * values * 32;
     chains_.clear();
 #pragma unroll 1
     for (int c = 0; c < chunks; ++c) {
-      barrier_wait(full_ + slot_, parity_);
-      chains_.add(ring_ + slot_ * chunk_bytes, operand, scales, full_ + slot_ + warpgroups * most_stages);
-      operand += chunk_step;
-      scales += 8;
+      barrier_wait(SharedHead::ring_full(warpgroup()) + slot_, parity_);
+      chains_.add(Shared<pairs>::ring(p_, warpgroup()) + slot_ * chunk_bytes,
+                  Shared<pairs>::operand(warpgroup(), buffer_) + c * (operand_bytes * pairs / segment_chunks),
+                  Shared<pairs>::scales(warpgroup(), buffer_) + c * 8,
+                  SharedHead::ring_empty(warpgroup()) + slot_);
       if (++slot_ == p_.plan.stages) {
         slot_ = 0;
         parity_ ^= 1;
@@ -109,50 +98,45 @@ class Consumer {
   // up. True where v has the unit's sums then. Each warp for its own rows.
   __device__ bool join(const Gemm& g, float (&v)[values]) {
     if (g.parts_in_use == 1) return true;
-    const int slot = static_cast<int>(reader_.passed() % partial_slots);
-    reader_.wait_passed(reader_.passed() - partial_slots);
+    const unsigned n = reader_.passed();
+    reader_.wait_for_partials();
     const int thread = static_cast<int>(threadIdx.x) % warpgroup_threads;
-    const auto partial = [&](int warpgroup, int j) -> float& {
-      return shared_.partials[((slot * warpgroups + warpgroup) * values + j) * warpgroup_threads + thread];
-    };
+    float* const mine = Shared<pairs>::partials(n, warpgroup()) + thread;
 #pragma unroll
-    for (int j = 0; j < values; ++j) partial(warpgroup_, j) = v[j];
+    for (int j = 0; j < values; ++j) mine[j * warpgroup_threads] = v[j];
     __threadfence_block();
     __syncwarp();
-    const int unit = warpgroup_ / g.parts;
+    const int unit = warpgroup() / g.parts;
     int before = 0;
     if (threadIdx.x % 32 == 0) {
-      int* const arrived = shared_.arrived + (slot * warpgroups + unit) * 4 + thread / 32;
+      int* const arrived = SharedHead::arrived(n, unit) + thread / 32;
       before = atomicAdd_block(arrived, 1);
       if (before == g.parts_in_use - 1) *arrived = 0;
     }
     before = __shfl_sync(~0U, before, 0);
     if (before != g.parts_in_use - 1) return false;
     __threadfence_block();
-    const int first = unit * g.parts;
+    const float* const all = Shared<pairs>::partials(n, unit * g.parts) + thread;
 #pragma unroll
     for (int j = 0; j < values; ++j) {
-      v[j] = __fadd_rn(partial(first, j), partial(first + 1, j));
-      if (g.parts_in_use == 3) v[j] = __fadd_rn(v[j], partial(first + 2, j));
-      if (g.parts_in_use == 4)
-        v[j] = __fadd_rn(v[j], __fadd_rn(partial(first + 2, j), partial(first + 3, j)));
+      const auto part = [&](int i) { return all[(i * values + j) * warpgroup_threads]; };
+      v[j] = __fadd_rn(part(0), part(1));
+      if (g.parts_in_use == 3) v[j] = __fadd_rn(v[j], part(2));
+      if (g.parts_in_use == 4) v[j] = __fadd_rn(v[j], __fadd_rn(part(2), part(3)));
     }
     return true;
   }
 
+  __device__ static int warpgroup() { return static_cast<int>(threadIdx.x) / warpgroup_threads; }
+
   const Params& p_;
-  const Shared& shared_;
-  int warpgroup_;
-  std::byte* ring_;
-  std::uint64_t* full_;
   RecordReader reader_;
   Operand<pairs> operand_;
   Chains<pairs> chains_;
-  SegmentSums<values> sums_;
   Finished finished_;
-  int slot_ = 0;
+  int slot_ = 0;  // of the ring
   unsigned parity_ = 0;
-  int buffer_ = 0;
+  int buffer_ = 0;  // of the operand that is multiplied next
 };
 
 }  // namespace kerf::op::sm90::w4a4

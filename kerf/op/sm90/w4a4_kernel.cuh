@@ -9,15 +9,15 @@
 namespace kerf::op::sm90::w4a4 {
 
 // By one thread.
-__device__ inline void init_barriers(const Shared& shared, int stages) {
+__device__ inline void init_barriers(int stages) {
   for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup)
     for (int i = 0; i < stages; ++i) {
-      barrier_init(shared.ring_full + warpgroup * most_stages + i, 1);
-      barrier_init(shared.ring_empty + warpgroup * most_stages + i, warpgroup_threads / 32);
+      barrier_init(SharedHead::ring_full(warpgroup) + i, 1);
+      barrier_init(SharedHead::ring_empty(warpgroup) + i, warpgroup_threads / 32);
     }
-  for (int i = 0; i < record_slots; ++i) {
-    barrier_init(shared.record_full + i, 1);
-    barrier_init(shared.record_empty + i, record_readers);
+  for (unsigned n = 0; n < record_slots; ++n) {
+    barrier_init(SharedHead::record_full(n), 1);
+    barrier_init(SharedHead::record_empty(n), record_readers);
   }
   barrier_init_fence();
   proxy_fence();
@@ -26,31 +26,29 @@ __device__ inline void init_barriers(const Shared& shared, int stages) {
 // pairs: of tokens in a pass, 1 or 2.
 template <int pairs>
 __global__ void __launch_bounds__(threads, 1) kernel(const __grid_constant__ Params p) {
-  extern __shared__ __align__(1024) std::byte memory[];
-  const Shared shared(memory, p.plan);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp == consumers / 32) {
     if (threadIdx.x % 32 == 0) {
-      init_barriers(shared, p.plan.stages);
+      init_barriers(p.plan.stages);
       tensor_prefetch(&p.codes[0]);
       tensor_prefetch(&p.codes[1]);
     }
   } else if (warp < consumers / 32) {
-    auto* const operand = reinterpret_cast<uint4*>(shared.operand);
+    auto* const operand = reinterpret_cast<uint4*>(Shared<pairs>::operand(0, 0));
     for (int i = static_cast<int>(threadIdx.x); i < warpgroups * 2 * operand_bytes * pairs / 16;
          i += consumers)
       operand[i] = make_uint4(0, 0, 0, 0);
-    if (threadIdx.x < partial_slots * warpgroups * 4) shared.arrived[threadIdx.x] = 0;
+    if (threadIdx.x < partial_slots * warpgroups * 4) SharedHead::arrived(0, 0)[threadIdx.x] = 0;
     proxy_fence();
   }
   __syncthreads();
   // What 640 threads have, 96 registers each, goes where it is needed.
   if (warp >= consumers / 32) {
     registers_down<64>();
-    produce<pairs>(p, shared, warp - consumers / 32);
+    produce<pairs>(p, warp - consumers / 32);
   } else {
     registers_up<104>();
-    Consumer<pairs>(p, shared).run();
+    Consumer<pairs>(p).run();
   }
 }
 

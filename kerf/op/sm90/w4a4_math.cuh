@@ -2,6 +2,8 @@
 // lane's accumulators hold are dots of single blocks, every other operation is an f32 operation written here.
 #pragma once
 
+#include <type_traits>
+
 #include "kerf/op/sm90/w4a4_operand.cuh"
 
 namespace kerf::op::sm90::w4a4 {
@@ -56,7 +58,7 @@ struct Chains {
 
   // Adds a chunk: its codes [128 rows][64 bytes] and scales (two 128x4 tiles), the chunk's piece of the
   // operand, and the tokens' scales of its blocks [2 * pairs][32]. Releases the chunk once it is read.
-  __device__ void add(const std::byte* chunk, std::uint64_t operand, const float* token_scales,
+  __device__ void add(const std::byte* chunk, const std::byte* operand, const float* token_scales,
                       std::uint64_t* release) {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int warp = static_cast<int>(threadIdx.x / 32) % 4;
@@ -65,68 +67,21 @@ struct Chains {
     const std::byte* const codes = chunk + (32 * warp + g) * 64 + t * 16;
     const std::byte* const scales =
         chunk + chunk_code_bytes + (t / 2) * half_scale_bytes + g * 16 + warp * 4 + (t % 2) * 2;
-    constexpr int step = 16 * pairs;  // descriptors count 16 bytes
-
-    std::uint16_t row_scales[4];  // of rows g, g + 8, ...: two blocks each
+    // A few products after the others: registers are short, and the other warpgroups keep the pipes busy.
+    constexpr int blocks = pairs == 1 ? 2 : 1;
+    Products<blocks> products;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) row_scales[i] = *reinterpret_cast<const std::uint16_t*>(scales + i * 128);
-    float d[2][2][4 * pairs];
-    std::uint32_t a[2][4][4];
+    for (int m = 0; m < 2; ++m)
 #pragma unroll
-    for (int m = 0; m < 2; ++m) {
-      const uint4 x = *reinterpret_cast<const uint4*>(codes + m * 1024);
-      const uint4 y = *reinterpret_cast<const uint4*>(codes + m * 1024 + 512);
-      const std::uint32_t upper[4] = {x.x, x.y, x.z, x.w};
-      const std::uint32_t lower[4] = {y.x, y.y, y.z, y.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        expand(upper[i], a[m][i][2], a[m][i][0]);
-        expand(lower[i], a[m][i][3], a[m][i][1]);
-      }
-      wgmma_fence();
-      wgmma<false>(d[m][0], a[m][0], operand);
-      wgmma<true>(d[m][0], a[m][1], operand + step);
-      wgmma<false>(d[m][1], a[m][2], operand + 2 * step);
-      wgmma<true>(d[m][1], a[m][3], operand + 3 * step);
-      wgmma_commit();
-    }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(release);
-
-    float2 first[pairs], second[pairs];  // the tokens' scales, of this lane's two blocks
-#pragma unroll
-    for (int q = 0; q < pairs; ++q) {
-      first[q] = *reinterpret_cast<const float2*>(token_scales + (2 * q) * 32 + 2 * t);
-      second[q] = *reinterpret_cast<const float2*>(token_scales + (2 * q + 1) * 32 + 2 * t);
-    }
-#pragma unroll
-    for (int m = 0; m < 2; ++m) {
-      const float2 w0 = scales_of(row_scales[2 * m]);
-      const float2 w1 = scales_of(row_scales[2 * m + 1]);
-      float s[2][4 * pairs];
-#pragma unroll
-      for (int q = 0; q < pairs; ++q) {
-        s[0][4 * q] = w0.x * first[q].x;
-        s[0][4 * q + 1] = w0.x * second[q].x;
-        s[0][4 * q + 2] = w1.x * first[q].x;
-        s[0][4 * q + 3] = w1.x * second[q].x;
-        s[1][4 * q] = w0.y * first[q].y;
-        s[1][4 * q + 1] = w0.y * second[q].y;
-        s[1][4 * q + 2] = w1.y * first[q].y;
-        s[1][4 * q + 3] = w1.y * second[q].y;
-      }
-      if (m == 0)
-        wgmma_wait<1>();
-      else
-        wgmma_wait<0>();
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-#pragma unroll
-        for (int j = 0; j < 4 * pairs; ++j) {
-          asm volatile("" : "+f"(d[m][h][j])::"memory");  // not read before the wait
-          c[m][h][j] = __fmaf_rn(d[m][h][j], s[h][j], c[m][h][j]);
+      for (int h = 0; h < 2; h += blocks) {
+        products.start(codes + m * 1024 + h * 8, scales + m * 256, h, operand);
+        if (m == 1 && h + blocks == 2) {
+          __syncwarp();
+          if (lane == 0) barrier_arrive(release);
         }
-    }
+        wgmma_wait<0>();
+        products.finish(c[m], h, token_scales + 2 * t);
+      }
   }
 
   // The segment's sums, one for each 16 rows and pair of tokens: lane 4g + t has row g + 8 * (t % 2) + 16 * m
@@ -148,48 +103,87 @@ struct Chains {
         out[m * pairs + q] = __fadd_rn(upper ? row1 : row0, __shfl_xor_sync(~0U, upper ? row0 : row1, 2));
       }
   }
-};
-
-// The balanced sum over a part's segments (numeric::BalancedSum), for `values` sums at once. A single segment
-// waits in a register, larger nodes in the thread's own words of shared memory.
-template <int values>
-class SegmentSums {
- public:
-  __device__ explicit SegmentSums(const Shared& shared) : stack_(shared.stack + threadIdx.x) {}
-
-  // Adds a segment; where it is the last, v becomes the sum and the next one begins.
-  __device__ void add(float (&v)[values], bool last) {
-    const unsigned before = count_++;
-    if ((before & 1) != 0) {
-#pragma unroll
-      for (int j = 0; j < values; ++j) v[j] = __fadd_rn(kept_[j], v[j]);
-      for (unsigned bits = before >> 1; (bits & 1) != 0; bits >>= 1) pop(v);
-      if (!last) push(v);
-    } else if (!last) {
-#pragma unroll
-      for (int j = 0; j < values; ++j) kept_[j] = v[j];
-    }
-    if (!last) return;
-    while (depth_ > 0) pop(v);
-    count_ = 0;
-  }
 
  private:
-  __device__ void pop(float (&v)[values]) {
-    --depth_;
-#pragma unroll
-    for (int j = 0; j < values; ++j) v[j] = __fadd_rn(stack_[(depth_ * values + j) * consumers], v[j]);
-  }
-  __device__ void push(const float (&v)[values]) {
-#pragma unroll
-    for (int j = 0; j < values; ++j) stack_[(depth_ * values + j) * consumers] = v[j];
-    ++depth_;
-  }
+  // Products of 16 rows with one or both of a lane's blocks, from block h on: of eight rows, and of the next
+  // eight, whose codes are 512 bytes on and scales 128.
+  template <int blocks>
+  struct Products {
+    std::uint32_t a[2 * blocks][4];
+    float d[blocks][4 * pairs];
+    std::uint16_t row_scales[2];  // of rows g and g + 8: two blocks each
 
-  float* stack_;
-  float kept_[values];
-  unsigned count_ = 0;
-  int depth_ = 0;
+    __device__ void start(const std::byte* codes, const std::byte* scales, int h, const std::byte* operand) {
+      constexpr int step = 16 * pairs;  // descriptors count 16 bytes
+      row_scales[0] = *reinterpret_cast<const std::uint16_t*>(scales);
+      row_scales[1] = *reinterpret_cast<const std::uint16_t*>(scales + 128);
+      using Words = std::conditional_t<blocks == 2, uint4, uint2>;
+      const Words x = *reinterpret_cast<const Words*>(codes);
+      const Words y = *reinterpret_cast<const Words*>(codes + 512);
+      expand(x.x, a[0][2], a[0][0]);
+      expand(y.x, a[0][3], a[0][1]);
+      expand(x.y, a[1][2], a[1][0]);
+      expand(y.y, a[1][3], a[1][1]);
+      if constexpr (blocks == 2) {
+        expand(x.z, a[2][2], a[2][0]);
+        expand(y.z, a[2][3], a[2][1]);
+        expand(x.w, a[3][2], a[3][0]);
+        expand(y.w, a[3][3], a[3][1]);
+      }
+      const std::uint64_t b = operand_descriptor(operand) + 2 * h * step;
+      wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < blocks; ++i) {
+        wgmma<false>(d[i], a[2 * i], b + 2 * i * step);
+        wgmma<true>(d[i], a[2 * i + 1], b + (2 * i + 1) * step);
+      }
+      wgmma_commit();
+    }
+
+    // After the wait: one fma an output and block. The tokens' scales of this lane's two blocks, 32 a token.
+    __device__ void finish(float (&chains)[2][4 * pairs], int h, const float* token_scales) {
+      const float2 w0 = scales_of(row_scales[0]);
+      const float2 w8 = scales_of(row_scales[1]);
+#pragma unroll
+      for (int token = 0; token < 2 * pairs; ++token) {
+        const float2 s = *reinterpret_cast<const float2*>(token_scales + token * 32);
+        const int j = token / 2 * 4 + token % 2;
+#pragma unroll
+        for (int i = 0; i < blocks; ++i) {
+          const bool first = h + i == 0;
+          add_product(chains[h + i][j], d[i][j], (first ? w0.x : w0.y) * (first ? s.x : s.y));
+          add_product(chains[h + i][j + 2], d[i][j + 2], (first ? w8.x : w8.y) * (first ? s.x : s.y));
+        }
+      }
+    }
+
+    __device__ static void add_product(float& chain, float& dot, float scale) {
+      asm volatile("" : "+f"(dot));  // not read before the wait
+      chain = __fmaf_rn(dot, scale, chain);
+    }
+  };
+};
+
+// The balanced sum over a part's segments (numeric::BalancedSum), for 2 * pairs sums at once: finished
+// subtrees wait in the thread's own words of shared memory.
+template <int pairs>
+class SegmentSums {
+ public:
+  static constexpr int values = 2 * pairs;
+
+  // Adds segment `index` of the part; where it is the last, v becomes the part's sum.
+  __device__ static void add(const Params& p, float (&v)[values], unsigned index, bool last) {
+    float* top = Shared<pairs>::stack(p) + threadIdx.x + __popc(index) * values * consumers;
+    for (unsigned bits = index; last ? bits != 0 : (bits & 1) != 0;
+         bits = last ? bits & (bits - 1) : bits >> 1) {
+      top -= values * consumers;
+#pragma unroll
+      for (int j = 0; j < values; ++j) v[j] = __fadd_rn(top[j * consumers], v[j]);
+    }
+    if (last) return;
+#pragma unroll
+    for (int j = 0; j < values; ++j) top[j * consumers] = v[j];
+  }
 };
 
 }  // namespace kerf::op::sm90::w4a4

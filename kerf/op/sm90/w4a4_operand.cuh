@@ -11,8 +11,6 @@
 
 namespace kerf::op::sm90::w4a4 {
 
-inline constexpr int operand_bytes = 4096;  // of a segment and a pair of tokens
-
 // Eight e2m1 codes as e4m3 bytes that stand for 2^-6 times their values: the odd ones and the even ones.
 __device__ inline void expand(std::uint32_t codes, std::uint32_t& odd, std::uint32_t& even) {
   const std::uint32_t shifted = codes << 4;
@@ -30,11 +28,6 @@ __device__ inline float2 scales_of(std::uint16_t bytes) {
 template <int pairs>
 class Operand {
  public:
-  __device__ Operand(const Shared& shared, int warpgroup)
-      : at_(shared.operand + warpgroup * 2 * operand_bytes * pairs + place()),
-        scales_(shared.scales + warpgroup * 2 * 2 * pairs * numeric::blocks_per_segment + second() * 32 +
-                word()) {}
-
   // Asks for a segment's words: what has not arrived is waited for in build().
   __device__ void fetch(const Params& p, const Record& r, int segment) {
     const int stage = r.stage;
@@ -55,17 +48,18 @@ class Operand {
   }
 
   // Writes what was fetched into buffer 0 or 1. The warpgroup must meet before any of its wgmma reads it.
-  __device__ void build(int buffer) const {
+  __device__ void build(int warpgroup, int buffer) const {
+    std::byte* const codes = Shared<pairs>::operand(warpgroup, buffer) + place();
+    float* const scales = Shared<pairs>::scales(warpgroup, buffer) + second() * 32 + word();
 #pragma unroll
     for (int q = 0; q < pairs; ++q) {
       std::uint32_t odd, even;
       expand(codes_[q], odd, even);
-      std::byte* const to = at_ + buffer * operand_bytes * pairs + q * 256;
+      std::byte* const to = codes + q * 256;
       *reinterpret_cast<std::uint32_t*>(to) = even;
       *reinterpret_cast<std::uint32_t*>(to + 128) = odd;
       // 2^12 undoes the powers of two in both operands' bytes.
-      if (word() < 32)
-        scales_[(buffer * pairs + q) * 2 * 32] = scales_of(static_cast<std::uint16_t>(scale_[q])).x * 0x1p12F;
+      if (word() < 32) scales[2 * q * 32] = scales_of(static_cast<std::uint16_t>(scale_[q])).x * 0x1p12F;
     }
     proxy_fence();
   }
@@ -83,8 +77,6 @@ class Operand {
     return piece * pairs * 256 + (2 * lane + second()) * 16 + 4 * lane;
   }
 
-  std::byte* at_;
-  float* scales_;
   std::uint32_t codes_[pairs];
   std::uint32_t scale_[pairs];
 };

@@ -8,21 +8,21 @@ namespace kerf::op::sm90::w4a4 {
 
 // By a whole warp; the first warp also schedules.
 template <int pairs>
-__device__ void produce(const Params& p, const Shared& shared, int warpgroup) {
+__device__ void produce(const Params& p, int warpgroup) {
   const int stages = p.plan.stages;
-  std::byte* const ring = shared.ring + warpgroup * stages * chunk_bytes;
-  std::uint64_t* const full = shared.ring_full + warpgroup * most_stages;
-  std::uint64_t* const empty = shared.ring_empty + warpgroup * most_stages;
+  std::byte* const ring = Shared<pairs>::ring(p, warpgroup);
+  std::uint64_t* const full = SharedHead::ring_full(warpgroup);
+  std::uint64_t* const empty = SharedHead::ring_empty(warpgroup);
   const bool leader = threadIdx.x % 32 == 0;
 
   // A block asks for more work as late as its ring allows, so that at the start, and where there is little,
   // no block has two items while another has none. A consumer looks at the next record before it begins its
   // last segment: that much must fit the ring without it.
   int until_ahead = stages >= segment_chunks ? stages + 1 : stages;
-  Scheduler<pairs> scheduler(p, shared);
+  Scheduler<pairs> scheduler(p);
   if (warpgroup == 0) scheduler.publish();
 
-  RecordReader reader(shared);
+  RecordReader reader;
   int slot = 0;
   unsigned parity = 1;  // a fresh barrier lets who waits for the phase before it pass
   for (;;) {
@@ -51,6 +51,7 @@ __device__ void produce(const Params& p, const Shared& shared, int warpgroup) {
         bulk_load(to + chunk_code_bytes, scales, half ? half_scale_bytes : chunk_scale_bytes, barrier);
         if (half) bulk_load(to + chunk_code_bytes + half_scale_bytes, p.zeros, half_scale_bytes, barrier);
       }
+      __syncwarp();
       scales += chunk_scale_bytes;
       if (++slot == stages) {
         slot = 0;

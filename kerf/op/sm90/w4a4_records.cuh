@@ -35,15 +35,14 @@ inline constexpr int record_readers = consumers / 32 + warpgroups;
 template <int pairs>
 class Scheduler {
  public:
-  __device__ Scheduler(const Params& p, const Shared& shared) : p_(p), shared_(shared) {}
+  __device__ explicit Scheduler(const Params& p) : p_(p) {}
 
   // Writes the next record, the last of which says that it is; after that does nothing. By a whole warp.
   __device__ void publish() {
     if (stage_ < 0) return;
     while (stage_ >= 0 && row_ >= limit_) draw();
-    const int slot = static_cast<int>(written_ % record_slots);
-    barrier_wait(shared_.record_empty + slot, (written_ / record_slots + 1) & 1);
-    Record& r = shared_.records[slot];
+    barrier_wait(SharedHead::record_empty(written_), (written_ / record_slots + 1) & 1);
+    Record& r = *SharedHead::record(written_);
     const int lane = static_cast<int>(threadIdx.x % 32);
     if (stage_ >= 0) {
       const int count = min(limit_ - row_, 2 * pairs);
@@ -65,7 +64,7 @@ class Scheduler {
     }
     if (lane == 0) r.stage = stage_;
     __syncwarp();
-    if (lane == 0) barrier_arrive(shared_.record_full + slot);
+    if (lane == 0) barrier_arrive(SharedHead::record_full(written_));
     ++written_;
   }
 
@@ -91,7 +90,6 @@ class Scheduler {
   }
 
   const Params& p_;
-  const Shared& shared_;
   unsigned written_ = 0;
   int stage_ = 0;
   int tile_ = 0;
@@ -105,7 +103,6 @@ class Scheduler {
 // One reader's way through the records.
 class RecordReader {
  public:
-  __device__ explicit RecordReader(const Shared& shared) : shared_(shared) {}
   // Waits for the record behind those that were passed, or for the one behind that.
   __device__ const Record& current() const { return wait(passed_); }
   __device__ const Record& next() const { return wait(passed_ + 1); }
@@ -113,23 +110,22 @@ class RecordReader {
   // The current record is done with, for this warp.
   __device__ void pass() {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(shared_.record_empty + passed_ % record_slots);
+    if (threadIdx.x % 32 == 0) barrier_arrive(SharedHead::record_empty(passed_));
     ++passed_;
   }
-  // Waits until all have passed record n, or at once where there was none: n + partial_slots is the current
-  // one.
-  __device__ void wait_passed(unsigned n) const {
-    if (static_cast<int>(n) >= 0)
-      barrier_wait(shared_.record_empty + n % record_slots, (n / record_slots) & 1);
+  // Waits until all have passed the record whose partial sums lie where the current one's will.
+  __device__ void wait_for_partials() const {
+    if (passed_ < partial_slots) return;
+    const unsigned n = passed_ - partial_slots;
+    barrier_wait(SharedHead::record_empty(n), (n / record_slots) & 1);
   }
 
  private:
-  __device__ const Record& wait(unsigned n) const {
-    barrier_wait(shared_.record_full + n % record_slots, (n / record_slots) & 1);
-    return shared_.records[n % record_slots];
+  __device__ static const Record& wait(unsigned n) {
+    barrier_wait(SharedHead::record_full(n), (n / record_slots) & 1);
+    return *SharedHead::record(n);
   }
 
-  const Shared& shared_;
   unsigned passed_ = 0;
 };
 

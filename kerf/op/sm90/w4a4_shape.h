@@ -29,6 +29,7 @@ inline constexpr int chunk_code_bytes = unit_rows * chunk_values / 2;
 inline constexpr int chunk_scale_bytes = unit_rows * chunk_values / 16;
 inline constexpr int half_scale_bytes = chunk_scale_bytes / 2;  // of 64 values of K, one scale tile
 inline constexpr int chunk_bytes = chunk_code_bytes + chunk_scale_bytes;
+inline constexpr int operand_bytes = 4096;  // of a segment and a pair of tokens (w4a4_operand.cuh)
 
 // One of the two GEMMs.
 struct Gemm {
@@ -46,7 +47,9 @@ struct Gemm {
     return std::min(segments, (part + 1) * part_segments);
   }
   [[nodiscard]] constexpr int chunks(int segment) const {
-    return std::min(segment_chunks, (k - segment * segment_values + chunk_values - 1) / chunk_values);
+    // No std::min: it would take a host constant's address.
+    const int left = (k - segment * segment_values + chunk_values - 1) / chunk_values;
+    return left < segment_chunks ? left : segment_chunks;
   }
 };
 
@@ -72,51 +75,52 @@ constexpr Gemm gemm_of(std::int64_t k, std::int64_t rows) {
   return g;
 }
 
-// Nodes of two segments and more that a part's sum keeps waiting at most.
+// Finished subtrees that a part's sum keeps waiting at most.
 constexpr int stack_levels(const Gemm& g) {
-  const int most = std::min(g.segments, g.part_segments);
-  return std::bit_width(static_cast<unsigned>(most - 1) / 2);
+  return std::bit_width(static_cast<unsigned>(std::min(g.segments, g.part_segments) - 1));
 }
 
 inline constexpr int record_slots = 4;   // records between who writes them and who works on them
 inline constexpr int partial_slots = 2;  // records whose parts may be unfinished at a time
-inline constexpr int record_words = 24;
+inline constexpr int record_words = 20;
 inline constexpr int most_shared = 227 * 1024;
-inline constexpr int most_stages = 8;
+inline constexpr int most_stages = 6;
 
-// Byte offsets in a block's shared memory, for passes of 2 * pairs tokens.
+// Byte offsets in a block's shared memory, for passes of 2 * pairs tokens. What has a fixed size comes first,
+// so that its addresses are constants in the kernel.
+template <int pairs>
+struct SharedPlaces {
+  static constexpr int barriers =
+      0;  // [warpgroups][most_stages] ring full, then empty; [record_slots] full, empty
+  static constexpr int records = barriers + (2 * warpgroups * most_stages + 2 * record_slots) * 8;
+  // [partial_slots][warpgroups][4]: parts of a unit that are there, for each warp's rows
+  static constexpr int arrived = records + record_slots * record_words * 4;
+  // [warpgroups][2][operand_bytes * pairs]: the B operands of two segments
+  static constexpr int operand = (arrived + partial_slots * warpgroups * 4 * 4 + 127) / 128 * 128;
+  // [warpgroups][2][2 * pairs][32] f32: the tokens' scales in them
+  static constexpr int scales = operand + warpgroups * 2 * operand_bytes * pairs;
+  // [partial_slots][warpgroups][2 * pairs][128] f32: sums of parts
+  static constexpr int partials = scales + warpgroups * 2 * 2 * pairs * numeric::blocks_per_segment * 4;
+  // [warpgroups][stages][chunk_bytes]
+  static constexpr int ring = partials + partial_slots * warpgroups * 2 * pairs * warpgroup_threads * 4;
+};
+
+// The rest, which depends on the shape.
 struct SharedPlan {
-  int stages;    // chunks of each warpgroup's ring
-  int operand;   // [warpgroups][2][4096 * pairs]: block-diagonal B operands of two segments
-  int scales;    // [warpgroups][2][2 * pairs][32] f32: the tokens' scales in them
-  int partials;  // [partial_slots][warpgroups][2 * pairs][128] f32: sums of parts
-  int stack;     // [levels][2 * pairs][512] f32: see stack_levels()
-  int records;   // [record_slots][record_words]
-  int arrived;   // [partial_slots][warpgroups][4] counts of parts that are there, of each unit and warp
-  int barriers;  // ring full, ring empty, record full, record empty
+  int stages;  // chunks of each warpgroup's ring
+  int stack;   // [levels][2 * pairs][consumers] f32: see stack_levels()
   int bytes;
 };
 
-constexpr SharedPlan shared_plan(int pairs, int levels) {
-  SharedPlan p{};
-  const auto operand = warpgroups * 2 * 4096 * pairs;
-  const auto scales = warpgroups * 2 * 2 * pairs * numeric::blocks_per_segment * 4;
-  const auto partials = partial_slots * warpgroups * 2 * pairs * warpgroup_threads * 4;
-  const auto stack = levels * 2 * pairs * consumers * 4;
-  const auto records = record_slots * record_words * 4;
-  const auto arrived = partial_slots * warpgroups * 4 * 4;
-  const auto barriers = (2 * warpgroups * most_stages + 2 * record_slots) * 8;
-  const auto fixed = operand + scales + partials + stack + records + arrived + barriers;
-  p.stages = std::min(most_stages, (most_shared - fixed) / (warpgroups * chunk_bytes));
-  p.operand = warpgroups * p.stages * chunk_bytes;  // the ring comes first
-  p.scales = p.operand + operand;
-  p.partials = p.scales + scales;
-  p.stack = p.partials + partials;
-  p.barriers = p.stack + stack;
-  p.records = p.barriers + barriers;
-  p.arrived = p.records + records;
-  p.bytes = p.arrived + arrived;
-  return p;
+template <int pairs>
+constexpr SharedPlan shared_plan(int levels) {
+  constexpr int ring = SharedPlaces<pairs>::ring;
+  static_assert(ring % 128 == 0, "bulk copies of boxes need it");
+  const int stack = levels * 2 * pairs * consumers * 4;
+  const int room = (most_shared - ring - stack) / (warpgroups * chunk_bytes);
+  const int stages = room < most_stages ? room : most_stages;
+  const int end = ring + warpgroups * stages * chunk_bytes;
+  return {stages, end, end + stack};
 }
 
 }  // namespace kerf::op::sm90::w4a4

@@ -1,41 +1,68 @@
-// The places in a block's shared memory.
+// The places in a block's shared memory. Functions without state: nothing of them needs a register.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "kerf/op/sm90/w4a4_shape.h"
+#include "kerf/op/sm90/w4a4_params.h"
 
 namespace kerf::op::sm90::w4a4 {
 
 struct Record;
 
-// The block's shared memory, by what it holds.
-struct Shared {
-  __device__ Shared(std::byte* base, const SharedPlan& p)
-      : ring(base),
-        operand(base + p.operand),
-        scales(reinterpret_cast<float*>(base + p.scales)),
-        partials(reinterpret_cast<float*>(base + p.partials)),
-        stack(reinterpret_cast<float*>(base + p.stack)),
-        ring_full(reinterpret_cast<std::uint64_t*>(base + p.barriers)),
-        ring_empty(ring_full + warpgroups * most_stages),
-        record_full(ring_empty + warpgroups * most_stages),
-        record_empty(record_full + record_slots),
-        records(reinterpret_cast<Record*>(base + p.records)),
-        arrived(reinterpret_cast<int*>(base + p.arrived)) {}
+__device__ inline std::byte* shared_at(int offset) {
+  extern __shared__ __align__(1024) std::byte memory[];
+  return memory + offset;
+}
 
-  std::byte* ring;  // [warpgroups][stages][chunk_bytes]: codes, scales
-  std::byte* operand;
-  float* scales;
-  float* partials;
-  float* stack;
-  std::uint64_t* ring_full;   // [warpgroups][most_stages]
-  std::uint64_t* ring_empty;  // [warpgroups][most_stages]
-  std::uint64_t* record_full;
-  std::uint64_t* record_empty;
-  Record* records;
-  int* arrived;
+// What does not depend on how many tokens a pass takes.
+struct SharedHead {
+  using Places = SharedPlaces<1>;
+  __device__ static std::uint64_t* barriers() {
+    return reinterpret_cast<std::uint64_t*>(shared_at(Places::barriers));
+  }
+  __device__ static std::uint64_t* ring_full(int warpgroup) { return barriers() + warpgroup * most_stages; }
+  __device__ static std::uint64_t* ring_empty(int warpgroup) { return ring_full(warpgroups + warpgroup); }
+  __device__ static std::uint64_t* record_full(unsigned n) {
+    return ring_full(2 * warpgroups) + n % record_slots;
+  }
+  __device__ static std::uint64_t* record_empty(unsigned n) { return record_full(n) + record_slots; }
+  __device__ static Record* record(unsigned n) {
+    return reinterpret_cast<Record*>(
+        shared_at(Places::records + static_cast<int>(n % record_slots) * record_words * 4));
+  }
+  // [4], a warp each.
+  __device__ static int* arrived(unsigned n, int unit) {
+    const int slot = static_cast<int>(n % partial_slots);
+    return reinterpret_cast<int*>(shared_at(Places::arrived)) + (slot * warpgroups + unit) * 4;
+  }
+};
+
+template <int pairs>
+struct Shared : SharedHead {
+  using Places = SharedPlaces<pairs>;
+  __device__ static std::byte* operand(int warpgroup, int buffer) {
+    return shared_at(Places::operand) + (warpgroup * 2 + buffer) * operand_bytes * pairs;
+  }
+  // [2 * pairs][32]
+  __device__ static float* scales(int warpgroup, int buffer) {
+    return reinterpret_cast<float*>(shared_at(Places::scales)) +
+           (warpgroup * 2 + buffer) * 2 * pairs * numeric::blocks_per_segment;
+  }
+  // [2 * pairs][128]
+  __device__ static float* partials(unsigned n, int warpgroup) {
+    const int slot = static_cast<int>(n % partial_slots);
+    return reinterpret_cast<float*>(shared_at(Places::partials)) +
+           (slot * warpgroups + warpgroup) * 2 * pairs * warpgroup_threads;
+  }
+  // [stages][chunk_bytes]: codes, scales
+  __device__ static std::byte* ring(const Params& p, int warpgroup) {
+    return shared_at(Places::ring) + warpgroup * p.plan.stages * chunk_bytes;
+  }
+  // [levels][2 * pairs][consumers]
+  __device__ static float* stack(const Params& p) {
+    return reinterpret_cast<float*>(shared_at(p.plan.stack));
+  }
 };
 
 }  // namespace kerf::op::sm90::w4a4
