@@ -2,7 +2,7 @@
 
 #include <bit>
 
-#include "kerf/cuda/check.h"
+#include "kerf/cuda/launch.cuh"
 #include "kerf/tail/device_norm.cuh"
 #include "kerf/tail/device_rows.cuh"
 #include "kerf/tail/internal/device_checks.h"
@@ -20,6 +20,7 @@ template <Making making, int most>
 __global__ void __launch_bounds__(plain_threads) end_plain(const __grid_constant__ DeviceTail tail, int log) {
   extern __shared__ __align__(16) unsigned char room[];
   __shared__ Routes routes;
+  cuda::begin_overlapped();
   const std::int64_t token = tail.first + blockIdx.y;
   const int vectors = static_cast<int>(tail.hidden) / values_per_vector;
   const int slice = 1 << log;
@@ -57,9 +58,8 @@ void launch_plain(const DeviceTail& tail, cuda::StreamHandle stream) {
     slice *= 2;
   const dim3 grid(static_cast<unsigned>((vectors + slice - 1) / slice), static_cast<unsigned>(tail.count));
   const auto shared = static_cast<std::size_t>(tail.top_k * slice) * sizeof(Vector);
-  end_plain<making, most>
-      <<<grid, plain_threads, shared, stream>>>(tail, std::countr_zero(static_cast<std::uint64_t>(slice)));
-  cuda::check_launch("the tail's kernel");
+  cuda::launch(end_plain<making, most>, {grid, dim3(plain_threads), shared}, stream, "the tail's kernel",
+               tail, std::countr_zero(static_cast<std::uint64_t>(slice)));
 }
 
 // Shared memory that a block can have on Hopper, less what the kernel has of its own.
@@ -97,23 +97,16 @@ template <Making making, int most>
 void launch_norm(const DeviceTail& tail, cuda::StreamHandle stream) {
   const NormShape shape = norm_shape(tail);
   auto* const kernel = norm_and_end<making, most>;
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(shape.blocks), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(tail.count * shape.blocks));
-  config.blockDim = dim3(static_cast<unsigned>(norm_threads * shape.groups));
-  config.dynamicSmemBytes = shape.shared(tail);
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  if (config.dynamicSmemBytes > 40 * 1024)
-    cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     static_cast<int>(config.dynamicSmemBytes)),
-                "shared memory for the tail's norm");
-  cuda::check(
-      cudaLaunchKernelEx(&config, kernel, tail, std::countr_zero(static_cast<unsigned>(shape.blocks))),
-      "the tail's kernel with a norm");
+  const std::size_t shared = shape.shared(tail);
+  if (shared > 40 * 1024)
+    cuda::check(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
+        "shared memory for the tail's norm");
+  cuda::launch(
+      kernel,
+      {dim3(static_cast<unsigned>(tail.count * shape.blocks)),
+       dim3(static_cast<unsigned>(norm_threads * shape.groups)), shared, static_cast<unsigned>(shape.blocks)},
+      stream, "the tail's kernel with a norm", tail, std::countr_zero(static_cast<unsigned>(shape.blocks)));
 }
 
 template <Making making, int most>

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kerf/cuda/launch.cuh"
 #include "kerf/numeric/power_of_two.h"
 #include "kerf/tail/device_ptx.cuh"
 #include "kerf/tail/device_rows.cuh"
@@ -80,6 +81,7 @@ __global__ void __launch_bounds__(norm_threads* most_norm_groups, 1)
   __shared__ Routes routes;
   __shared__ GroupRoom group_rooms[most_norm_groups];
 
+  cuda::begin_overlapped();
   cluster_arrive_started();
   const int blocks = 1 << log;
   const int block = cluster_block();

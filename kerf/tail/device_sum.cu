@@ -1,5 +1,5 @@
 // The sum over ranks on its own.
-#include "kerf/cuda/check.h"
+#include "kerf/cuda/launch.cuh"
 #include "kerf/tail/device.h"
 #include "kerf/tail/device_vector.cuh"
 #include "kerf/tail/internal/device_checks.h"
@@ -15,6 +15,7 @@ constexpr int kThreads = 128;
 template <int most>
 __global__ void __launch_bounds__(kThreads)
     sum_parts(const __grid_constant__ DeviceSum sum, std::int64_t first, std::int64_t vectors) {
+  cuda::begin_overlapped();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= vectors) return;
   device::Vector term[most];
@@ -36,10 +37,11 @@ void device_sum(const DeviceSum& sum, cuda::StreamHandle stream) {
   const std::int64_t vectors = sum.count / device::values_per_vector;
   const auto blocks = static_cast<unsigned>((vectors + kThreads - 1) / kThreads);
   if (sum.parts <= 8)
-    sum_parts<8><<<blocks, kThreads, 0, stream>>>(sum, first, vectors);
+    cuda::launch(sum_parts<8>, {dim3(blocks), dim3(kThreads)}, stream, "the sum's kernel", sum, first,
+                 vectors);
   else
-    sum_parts<16><<<blocks, kThreads, 0, stream>>>(sum, first, vectors);
-  cuda::check_launch("the sum's kernel");
+    cuda::launch(sum_parts<16>, {dim3(blocks), dim3(kThreads)}, stream, "the sum's kernel", sum, first,
+                 vectors);
 }
 
 }  // namespace kerf::tail

@@ -94,9 +94,10 @@ class HalfExperts final : public DeviceExperts {
                          .counters = scratch.counters.data(),
                          .hidden = static_cast<int>(shape().hidden),
                          .intermediate = static_cast<int>(shape().intermediate)};
-    kernel.launch<<<kernel.blocks * multiprocessors_, half_threads, kernel.shared_bytes, stream>>>(
-        maps_[config].w13, maps_[config].w2, given);
-    cuda::check_launch(what_);
+    cuda::launch(kernel.launch,
+                 {dim3(static_cast<unsigned>(kernel.blocks * multiprocessors_)), dim3(half_threads),
+                  static_cast<std::size_t>(kernel.shared_bytes)},
+                 stream, what_, maps_[config].w13, maps_[config].w2, given);
   }
 
  private:

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "kerf/cuda/launch.cuh"
 #include "kerf/layout/rows.h"
 #include "kerf/numeric/bf16.h"
 #include "kerf/op/sm90/half_weights.cuh"
@@ -363,6 +364,7 @@ __global__ void __launch_bounds__(half_threads, half_blocks(tile, split))
     tensor_prefetch(&w2);
   }
   __syncthreads();
+  cuda::begin_overlapped();
   HalfBlock<Chunk, tile, split> block(step, &w13, &w2, memory);
   if (warp < half_consumers / 32) {
     block.gather();

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "kerf/cuda/check.h"
+#include "kerf/cuda/launch.cuh"
 #include "kerf/op/sm90/quantise.cuh"
 #include "kerf/op/sm90/route_choose.cuh"
 #include "kerf/op/sm90/route_launch.h"
@@ -52,6 +52,7 @@ __global__ __launch_bounds__(1024) void route_fused(const __grid_constant__ Rout
     ChooseShared choose;
     MetadataShared metadata;
   } shared;
+  cuda::begin_overlapped();
   const cg::cluster_group cluster = cg::this_cluster();
   const unsigned blocks = cluster.num_blocks();
   if (blockIdx.x >= blocks) {
@@ -104,6 +105,7 @@ __global__ __launch_bounds__(1024) void route_fused(const __grid_constant__ Rout
 __global__ __launch_bounds__(1024) void route_choose(const __grid_constant__ RouteStep s,
                                                      std::uint32_t choosing_blocks) {
   __shared__ ChooseShared shared;
+  cuda::begin_overlapped();
   if (blockIdx.x >= choosing_blocks) {
     quantise_rows(s, choosing_blocks);
     return;
@@ -125,11 +127,13 @@ __global__ __launch_bounds__(1024) void route_choose(const __grid_constant__ Rou
 __global__ __launch_bounds__(256) void route_count(const __grid_constant__ MetadataOut m,
                                                    const std::int32_t* ids) {
   __shared__ int sum;
+  cuda::begin_overlapped();
   count_routes(m, ids, static_cast<int>(blockIdx.x), sum);
 }
 __global__ __launch_bounds__(1024) void route_place(const __grid_constant__ MetadataOut m,
                                                     const std::int32_t* ids) {
   __shared__ MetadataShared shared;
+  cuda::begin_overlapped();
   place_routes(m, ids, static_cast<int>(blockIdx.x), shared);
 }
 
@@ -208,27 +212,17 @@ void launch_fused(const RouteStep& s, int tokens, cuda::StreamHandle stream) {
   const unsigned grid = (1 + (quantising + blocks - 1) / blocks) * blocks;
   const std::size_t table = sizeof(std::uint16_t) * divided_up(s.metadata.routes, 32) * s.metadata.local;
 
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = blocks;
-  cluster.val.clusterDim.y = 1;
-  cluster.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = static_cast<unsigned>(threads);
-  config.dynamicSmemBytes = (sizeof(std::int32_t) + sizeof(float)) * s.metadata.routes + table;
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
+  const std::size_t shared = (sizeof(std::int32_t) + sizeof(float)) * s.metadata.routes + table;
   constexpr std::size_t always_allowed = std::size_t{48} << 10;
-  if (config.dynamicSmemBytes + sizeof(ChooseShared) > always_allowed)
+  if (shared + sizeof(ChooseShared) > always_allowed)
     cuda::check(cudaFuncSetAttribute(route_fused, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     static_cast<int>(config.dynamicSmemBytes)),
+                                     static_cast<int>(shared)),
                 "shared memory of the routing kernel");
   if (blocks > portable_cluster)
     cuda::check(cudaFuncSetAttribute(route_fused, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
                 "a cluster of 16 for the routing kernel");
-  cuda::check(cudaLaunchKernelEx(&config, route_fused, s), "launching the routing kernel");
+  cuda::launch(route_fused, {dim3(grid), dim3(static_cast<unsigned>(threads)), shared, blocks}, stream,
+               "launching the routing kernel", s);
 }
 
 void launch_in_pieces(const RouteStep& s, int tokens, cuda::StreamHandle stream) {
@@ -237,13 +231,14 @@ void launch_in_pieces(const RouteStep& s, int tokens, cuda::StreamHandle stream)
   const int slots = threads / 32 / warps;
   const auto choosing = static_cast<unsigned>(divided_up(tokens, slots));
   const unsigned grid = choosing + static_cast<unsigned>(quantising_blocks(s, threads));
-  route_choose<<<grid, threads, 0, stream>>>(s, choosing);
-  cuda::check_launch("launching the choice of experts");
+  cuda::launch(route_choose, {dim3(grid), dim3(static_cast<unsigned>(threads))}, stream,
+               "launching the choice of experts", s, choosing);
   const std::int32_t* const ids = s.given ? s.given_ids : s.ids;
-  route_count<<<s.metadata.experts, 256, 0, stream>>>(s.metadata, ids);
-  cuda::check_launch("launching the count of routes");
-  route_place<<<std::max(s.metadata.local, 1), most_route_experts, 0, stream>>>(s.metadata, ids);
-  cuda::check_launch("launching the placing of routes");
+  cuda::launch(route_count, {dim3(static_cast<unsigned>(s.metadata.experts)), dim3(256)}, stream,
+               "launching the count of routes", s.metadata, ids);
+  cuda::launch(route_place,
+               {dim3(static_cast<unsigned>(std::max(s.metadata.local, 1))), dim3(most_route_experts)}, stream,
+               "launching the placing of routes", s.metadata, ids);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 // number of blocks works, also where some of them start late: a block draws its work when it runs.
 #pragma once
 
+#include "kerf/cuda/launch.cuh"
 #include "kerf/op/sm90/w4a4_consumer.cuh"
 #include "kerf/op/sm90/w4a4_producer.cuh"
 
@@ -42,6 +43,7 @@ __global__ void __launch_bounds__(threads, 1) kernel(const __grid_constant__ Par
     proxy_fence();
   }
   __syncthreads();
+  cuda::begin_overlapped();
   // What 640 threads have, 96 registers each, goes where it is needed.
   if (warp >= consumers / 32) {
     registers_down<64>();

@@ -1,4 +1,4 @@
-#include "kerf/cuda/check.h"
+#include "kerf/cuda/launch.cuh"
 #include "kerf/op/sm90/w4a4_kernel.cuh"
 #include "kerf/op/sm90/w4a4_launch.h"
 
@@ -16,8 +16,10 @@ void prepare() {
 }
 
 void launch(const Params& params, int pairs, int blocks, cuda::StreamHandle stream) {
-  kernel_for(pairs)<<<blocks, threads, params.plan.bytes, stream>>>(params);
-  cuda::check_launch("the W4A4 kernel");
+  cuda::launch(
+      kernel_for(pairs),
+      {dim3(static_cast<unsigned>(blocks)), dim3(threads), static_cast<std::size_t>(params.plan.bytes)},
+      stream, "the W4A4 kernel", params);
 }
 
 }  // namespace kerf::op::sm90::w4a4
