@@ -179,6 +179,7 @@ void run_on_device(const Options& o, Context& context) {
   request.modes = {decode::Mode::ep};
   std::optional<tools::BenchReport> report;
   run_ranks(o.ranks, context, [&](const decode::Rank& rank) { report = tools::device_bench(request, rank); });
+  if (!report) throw Error(ErrorKind::bug, "the rank ended without a report");
   if (!o.plot.empty()) tools::write_svg(o.plot, tools::bench_chart(request, *report));
   if (context.json)
     context.out.json(json_of(request, *report, o));

@@ -123,8 +123,17 @@ void print(const tools::TuneResult& result, const std::vector<std::int64_t>& tok
   }
 }
 
+// One rank of the grid, by itself.
+RankOptions alone_on(const RankOptions& grid) {
+  RankOptions alone;
+  alone.device = grid.device;
+  alone.backend = grid.backend;
+  return alone;
+}
+
 void run(const Options& o, Context& context) {
-  if (o.op.device != "cpu") check_rank_options(o.op);
+  const RankOptions alone = alone_on(o.op);
+  if (alone.device != "cpu") check_rank_options(alone);
   tools::TuneRequest request = request_of(o, sizes_of(o));
   check_out(o);
   const Workers workers(o.threads > 0 ? o.threads : Context::threads());
@@ -137,8 +146,6 @@ void run(const Options& o, Context& context) {
     if (o.op.device == "cpu") {
       measured = tools::tune(request, memory, workers);
     } else {
-      RankOptions alone;  // one rank, that has the device
-      alone.device = o.op.device;
       run_ranks(alone, context,
                 [&](const decode::Rank& rank) { measured = tools::device_tune(request, rank); });
     }

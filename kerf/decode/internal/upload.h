@@ -6,7 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -59,13 +59,13 @@ class Upload {
   struct Slot {
     // Ready to be written: of that shape, and nothing is being copied from it.
     void prepare(const layout::ExpertsShape& shape) {
-      if (experts) copied.synchronize();
-      if (experts && experts->shape == shape) return;
+      if (experts != nullptr) copied.synchronize();
+      if (experts != nullptr && experts->shape == shape) return;
       experts.reset();
-      experts.emplace(memory, shape, 0);
+      experts = std::make_unique<Experts>(memory, shape, 0);
     }
     cuda::PinnedMemory memory;
-    std::optional<Experts> experts;
+    std::unique_ptr<Experts> experts;
     cuda::Event copied;
   };
 
