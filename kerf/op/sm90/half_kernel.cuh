@@ -241,9 +241,9 @@ class HalfBlock {
     return item;
   }
   // This warp has done with a stage.
-  __device__ void leave(int stage, Lane lane) const {
+  __device__ void leave(std::uint64_t* empty, bool first_lane) const {
     __syncwarp();
-    if (lane.g == 0 && lane.t == 0) barrier_arrive(shared_.empty + stage);
+    if (first_lane) barrier_arrive(empty);
   }
 
   // What this thread's group (or block) wrote, all of it before a barrier that it was at, may be read by
@@ -264,32 +264,33 @@ class HalfBlock {
                                RingPlace<Shared::stages>& stage, int group, Lane lane) const {
     constexpr int a_stage = split * Shared::blocks;
     const int half = split == 1 ? 0 : group;
-    const int first_row = split == 1 ? 64 * group : 0;
-    const auto multiply = [&]<int blocks> {
-      const std::uint8_t* at = shared_.ring + stage.at * Shared::stage_bytes;
-      Chunk::template multiply<split, blocks>(
-          sums, at + half * Chunk::bytes(Shared::rows),
-          at + Shared::tokens_at + half * Shared::blocks * Shared::block_bytes, first_row, row_of_128, lane);
-    };
-    int before = -1;
-    for (int i = 0; i < w.k / 64 / a_stage; ++i) {
+    const typename Chunk::template Part<split, tile> part(
+        shared_address(shared_.ring) + half * Chunk::bytes(Shared::rows),
+        shared_address(shared_.ring) + Shared::tokens_at + half * Shared::blocks * Shared::block_bytes,
+        split == 1 ? 64 * group : 0, row_of_128, lane);
+    const bool leaves = lane.g == 0 && lane.t == 0;
+    const int all = w.k / 64;
+    std::uint32_t at = stage.at * Shared::stage_bytes;
+    std::uint64_t* before = nullptr;
+    for (int left = all / a_stage; left > 0; --left) {
       barrier_wait(shared_.full + stage.at, stage.parity);
-      multiply.template operator()<Shared::blocks>();
-      if (before >= 0) leave(before, lane);
-      before = stage.at;
+      part.template multiply<Shared::blocks>(sums, at);
+      if (before != nullptr) leave(before, leaves);
+      before = shared_.empty + stage.at;
       stage.advance();
+      at = stage.at == 0 ? 0 : at + Shared::stage_bytes;
     }
     wgmma_wait<0>();
-    if (before >= 0) leave(before, lane);
-    if (const int rest = w.k / 64 % a_stage; rest > 0) {
+    if (before != nullptr) leave(before, leaves);
+    if (const int rest = all % a_stage; rest > 0) {
       barrier_wait(shared_.full + stage.at, stage.parity);
       const int mine = rest - half * Shared::blocks;
       if (mine >= Shared::blocks)
-        multiply.template operator()<Shared::blocks>();
+        part.template multiply<Shared::blocks>(sums, at);
       else if (mine > 0)
-        multiply.template operator()<1>();
+        part.template multiply<1>(sums, at);
       wgmma_wait<0>();
-      leave(stage.at, lane);
+      leave(shared_.empty + stage.at, leaves);
       stage.advance();
     }
     settle(sums);

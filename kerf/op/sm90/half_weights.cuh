@@ -48,20 +48,31 @@ struct Bf16Chunk {
     tensor_load(to, w.map, 0, (expert * (w.k / k) + chunk) * w.rows + first_row, barrier);
   }
 
-  // sums += 64 rows of the chunk at `a`, the ones from first_row on, times the tokens at `b`. When it returns
-  // only what it added last is still under way. blocks: of 64 values of K that there are.
-  template <int split, int blocks, int count>
-  static __device__ void multiply(float (&sums)[count], const std::uint8_t* a, const std::uint8_t* b,
-                                  int first_row, int /*row_of_128*/, Lane /*lane*/) {
-    static_assert(blocks == 1);
-    const std::uint64_t rows = rows_descriptor(a + first_row * box_bytes);
-    const std::uint64_t tokens = rows_descriptor(b);
-    wgmma_fence();
+  // Where a thread finds its part of 64 rows of a chunk, those from first_row on (row_of_128 in their tile of
+  // 128), and the tokens: addresses within a stage that begins at 0.
+  template <int split, int tile>
+  struct Part {
+    std::uint32_t rows;
+    std::uint32_t tokens;
+
+    __device__ Part(std::uint32_t chunk, std::uint32_t values, int first_row, int /*row_of_128*/,
+                    Lane /*lane*/)
+        : rows(chunk + static_cast<std::uint32_t>(first_row * box_bytes)), tokens(values) {}
+
+    // sums += the rows times the tokens, in the stage at `stage`. When it returns only what it added last is
+    // still under way. blocks: of 64 values of K that there are.
+    template <int blocks>
+    __device__ void multiply(float (&sums)[tile / 2], std::uint32_t stage) const {
+      static_assert(blocks == 1);
+      const std::uint64_t a = rows_descriptor(uniform(stage + rows));
+      const std::uint64_t b = rows_descriptor(uniform(stage + tokens));
+      wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < 4; ++i) wgmma(sums, rows + 2 * i, tokens + 2 * i);
-    wgmma_commit();
-    wgmma_wait<1>();
-  }
+      for (int i = 0; i < 4; ++i) wgmma(sums, a + 2 * i, b + 2 * i);
+      wgmma_commit();
+      wgmma_wait<1>();
+    }
+  };
 };
 
 // NVFP4, codes [n, rows, K/2] with 128x4 scales: 128 values of K by 64 or 128 rows of codes, and 1024 bytes
@@ -124,58 +135,69 @@ struct Fp4Chunk {
     out[1] = twice(s.y * 0x1p119F);
   }
 
-  // No branch within: ptxas lets products run on across loops, not across forks.
-  template <int split, int blocks, int count>
-  static __device__ void multiply(float (&sums)[count], const std::uint8_t* a, const std::uint8_t* b,
-                                  int first_row, int row_of_128, Lane lane) {
-    constexpr int block_bytes = 2 * count * 128;  // of [tile, 64] bf16: a thread has tile / 2 sums
-    // Rows r and r + 8 of a warp's 16. Of a row of codes the 16 bytes c lie at c ^ (r / 2 % 4), of both
-    // alike.
-    const int row = 16 * lane.q + row_of(lane.g);
-    const int swizzle = row / 2 % 4;
-    const int of_128 = row_of_128 + row;
-    const std::uint8_t* codes = a + (first_row + row) * box_bytes + 8 * (lane.t & 1);
-    const std::uint8_t* scales =
-        a + rows_of_unit(split) * box_bytes + of_128 % 32 * 16 + of_128 / 32 * 4 + lane.t;
-    uint2 code[blocks][2];  // [64 values of K][row]
-    std::uint32_t scale[blocks][2];
-    const auto read = [&](int block) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        code[block][r] = *reinterpret_cast<const uint2*>(codes + 8 * box_bytes * r +
-                                                         16 * ((2 * block + lane.t / 2) ^ swizzle));
-        scale[block][r] = scales[scale_bytes * block + 8 * 16 * r];
-      }
-    };
-    constexpr bool ahead = count <= 16;  // while registers are enough
-    if constexpr (ahead)
-#pragma unroll
-      for (int block = 0; block < blocks; ++block) read(block);
-#pragma unroll
-    for (int block = 0; block < blocks; ++block) {
-      if constexpr (!ahead) read(block);
-      std::uint32_t factor[2];
-      factors(scale[block][0], scale[block][1], factor);
-      std::uint32_t w[4][4];  // [product of 16 places][fragment]
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-#pragma unroll
-        for (int word = 0; word < 2; ++word) {
-          std::uint32_t pairs[4];
-          decode(word == 0 ? code[block][r].x : code[block][r].y, pairs);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) w[2 * word + i / 2][2 * (i % 2) + r] = times(pairs[i], factor[r]);
-        }
-      const std::uint64_t tokens = rows_descriptor(b + block * block_bytes);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) settle(w[i]);
-      wgmma_wait<0>();  // those before ran while these were decoded
-      wgmma_fence();
-#pragma unroll
-      for (int i = 0; i < 4; ++i) wgmma(sums, w[i], tokens + 2 * i);
-      wgmma_commit();
+  template <int split, int tile>
+  struct Part {
+    static constexpr std::uint32_t block_bytes = tile * 128;  // [tile, 64] bf16
+    // Of row r of a warp's 16; 8 rows on are row r + 8's. Of a row of codes the 16 bytes c lie at c ^ (r / 2
+    // % 4), of both rows alike.
+    std::uint32_t codes[2];  // of each 64 values of K
+    std::uint32_t scales;
+    std::uint32_t tokens;
+
+    __device__ Part(std::uint32_t chunk, std::uint32_t values, int first_row, int row_of_128, Lane lane)
+        : tokens(values) {
+      const int row = 16 * lane.q + row_of(lane.g);
+      for (int block = 0; block < 2; ++block)
+        codes[block] = chunk + static_cast<std::uint32_t>((first_row + row) * box_bytes + 8 * (lane.t & 1) +
+                                                          16 * ((2 * block + lane.t / 2) ^ (row / 2 % 4)));
+      const int of_128 = row_of_128 + row;
+      scales = chunk + static_cast<std::uint32_t>(rows_of_unit(split) * box_bytes + of_128 % 32 * 16 +
+                                                  of_128 / 32 * 4 + lane.t);
     }
-  }
+
+    // No branch within: ptxas lets products run on across loops, not across forks.
+    template <int blocks>
+    __device__ void multiply(float (&sums)[tile / 2], std::uint32_t stage) const {
+      uint2 code[blocks][2];  // [64 values of K][row]
+      std::uint32_t scale[blocks][2];
+      const auto read = [&](int block) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          code[block][r] = shared_pair(stage + codes[block] + 8 * box_bytes * r);
+          scale[block][r] = shared_byte(stage + scales + scale_bytes * block + 8 * 16 * r);
+        }
+      };
+      const std::uint32_t first_tokens = uniform(stage + tokens);
+      constexpr bool ahead = tile <= 32;  // while registers are enough
+      if constexpr (ahead)
+#pragma unroll
+        for (int block = 0; block < blocks; ++block) read(block);
+#pragma unroll
+      for (int block = 0; block < blocks; ++block) {
+        if constexpr (!ahead) read(block);
+        std::uint32_t factor[2];
+        factors(scale[block][0], scale[block][1], factor);
+        std::uint32_t w[4][4];  // [product of 16 places][fragment]
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+#pragma unroll
+          for (int word = 0; word < 2; ++word) {
+            std::uint32_t pairs[4];
+            decode(word == 0 ? code[block][r].x : code[block][r].y, pairs);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) w[2 * word + i / 2][2 * (i % 2) + r] = times(pairs[i], factor[r]);
+          }
+        const std::uint64_t b = rows_descriptor(first_tokens + block * block_bytes);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) settle(w[i]);
+        wgmma_wait<0>();  // those before ran while these were decoded
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < 4; ++i) wgmma(sums, w[i], b + 2 * i);
+        wgmma_commit();
+      }
+    }
+  };
 };
 
 }  // namespace kerf::op::sm90

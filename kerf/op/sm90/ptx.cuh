@@ -12,6 +12,19 @@ __device__ inline std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
 
+__device__ inline uint2 shared_pair(std::uint32_t address) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
+  return v;
+}
+__device__ inline std::uint32_t shared_byte(std::uint32_t address) {
+  std::uint32_t v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+// A value that all threads of the warp have, in a uniform register, as wgmma wants its descriptors.
+__device__ inline std::uint32_t uniform(std::uint32_t value) { return __reduce_or_sync(0xFFFFFFFF, value); }
+
 // mbarrier: arrivals and bytes of one phase.
 __device__ inline void barrier_init(std::uint64_t* barrier, std::uint32_t arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals));

@@ -14,11 +14,10 @@ namespace kerf::op::sm90 {
 
 // Describes K-major rows of 64 bf16 (128 bytes), 128-byte swizzled as the bulk copy engine leaves them; the
 // first row's address is a multiple of 1024. 16 values of K further on: + 2.
-__device__ inline std::uint64_t rows_descriptor(const void* rows) {
+__device__ inline std::uint64_t rows_descriptor(std::uint32_t rows) {
   constexpr std::uint64_t eight_rows = 1024 / 16;
   constexpr std::uint64_t swizzle_128 = 1;
-  return ((shared_address(rows) >> 4) & 0x3FFFU) | (std::uint64_t{1} << 16) | (eight_rows << 32) |
-         (swizzle_128 << 62);
+  return (rows >> 4) | (std::uint64_t{1} << 16) | (eight_rows << 32) | (swizzle_128 << 62);
 }
 
 __device__ inline void wgmma(float (&d)[4], std::uint64_t a, std::uint64_t b) {
