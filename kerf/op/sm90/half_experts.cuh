@@ -1,7 +1,7 @@
 // Experts with 16-bit rows, bound: the host's side of half_kernel.cuh.
 //
-// Configs: 0, units of 128 weight rows; 1, of 64 with K split in two (half_work.h), for where experts are
-// narrow and tokens few. Both take every shape. -1 is 0.
+// Configs: 0, units of 128 weight rows; 1, of 64 with K split in two (half_work.h): more units, for experts
+// so narrow and tokens so few that there are too few of 128 rows. Both take every shape. -1 is 0.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ template <typename Chunk>
 inline constexpr auto half_kernels = []<std::size_t... i>(std::index_sequence<i...>) {
   return std::array{HalfKernel{half_experts<Chunk, tiles[i / configs], splits[i % configs]>,
                                HalfShared<Chunk, tiles[i / configs], splits[i % configs]>::bytes,
-                               half_blocks(tiles[i / configs], splits[i % configs])}...};
+                               Chunk::resident(tiles[i / configs], splits[i % configs])}...};
 }(std::make_index_sequence<tiles.size() * configs>());
 
 struct HalfMaps {
@@ -93,7 +93,8 @@ class HalfExperts final : public DeviceExperts {
                          .rows = rows.rows,
                          .counters = scratch.counters.data(),
                          .hidden = static_cast<int>(shape().hidden),
-                         .intermediate = static_cast<int>(shape().intermediate)};
+                         .intermediate = static_cast<int>(shape().intermediate),
+                         .most_tiles = static_cast<int>(step.max_tiles())};
     cuda::launch(kernel.launch,
                  {dim3(static_cast<unsigned>(kernel.blocks * multiprocessors_)), dim3(half_threads),
                   static_cast<std::size_t>(kernel.shared_bytes)},

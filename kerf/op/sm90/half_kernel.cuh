@@ -2,7 +2,7 @@
 // multiply and two warps that fetch for them into a ring of stages: one weights, without ever waiting for
 // anything but room; one the tokens' values, which at the beginning and between the GEMMs are waited for. So
 // weights flow while x is being gathered, and GEMM2's while GEMM1 ends. Units come from a queue, one after
-// the other.
+// the other. Blocks wait for each other: the grid is no larger than what a device has room for at once.
 //
 // A row's bits depend on its tile's size and on the split of K alone: each unit has all of K, in ascending
 // order.
@@ -20,22 +20,21 @@ namespace kerf::op::sm90 {
 
 inline constexpr int half_consumers = 256;
 inline constexpr int half_threads = half_consumers + 64;
-// Blocks that a multiprocessor is to have. 64 tokens' sums in two parts take more registers than half of it
-// has.
-constexpr int half_blocks(int tile, int split) { return tile == 64 && split == 2 ? 1 : 2; }
 
 // Shared memory of a block: the ring, what one warpgroup hands to the other, barriers, the queue's items.
 template <typename Chunk, int tile, int split>
 struct HalfShared {
   static constexpr int rows = rows_of_unit(split);
-  static constexpr int blocks = Chunk::k / 64;    // of the tokens' values, in a chunk
-  static constexpr int block_bytes = tile * 128;  // [tile, 64] bf16
-  static constexpr int tokens_at = split * Chunk::bytes(rows);
-  static constexpr int stage_bytes = tokens_at + split * blocks * block_bytes;
+  static constexpr int blocks = Chunk::k / 64;             // of the tokens' values, in a chunk
+  static constexpr int depth = Chunk::depth(tile, split);  // chunks of a stage for each part of the split
+  static constexpr int chunks = split * depth;             // of a stage
+  static constexpr int block_bytes = tile * 128;           // [tile, 64] bf16
+  static constexpr int tokens_at = chunks * Chunk::bytes(rows);
+  static constexpr int stage_bytes = tokens_at + chunks * blocks * block_bytes;
   static constexpr int exchange_bytes = split == 1 ? 0 : 64 * tile * 4;
   static constexpr int slots = 16;
-  // Two blocks are to fit into a multiprocessor's 228 KiB, with 1 KiB for each that the system takes.
-  static constexpr int most_bytes = 113 * 1024;
+  // A multiprocessor's 228 KiB, of which the system takes 1 KiB for each block.
+  static constexpr int most_bytes = 228 * 1024 / Chunk::resident(tile, split) / 1024 * 1024 - 1024;
   static constexpr int stages = (most_bytes - exchange_bytes - 1024) / stage_bytes;
   static constexpr int bytes = stages * stage_bytes + exchange_bytes + 16 * stages + 12 * slots;
   static_assert(stage_bytes % 1024 == 0 && stages >= 2);
@@ -105,19 +104,20 @@ class HalfBlock {
       barrier_arrive(shared_.item_there + slot);
       if (!more) return;
       const HalfUnit unit = work_.unit(item);
+      // The next one, asked for ahead of its time.
       item = gridDim.x + atomicAdd(p_.counters + taken_units, 1U);
       const HalfMatrix w = matrix(unit.second);
       const int expert = p_.tile_to_expert[unit.tile];
       const int chunks = chunks_of(w);
-      for (int chunk = 0; chunk < chunks; chunk += split, stage.advance()) {
+      for (int chunk = 0; chunk < chunks; chunk += Shared::chunks, stage.advance()) {
         barrier_wait(shared_.empty + stage.at, stage.parity);
         std::uint8_t* to = shared_.ring + stage.at * Shared::stage_bytes;
         std::uint64_t* barrier = shared_.full + stage.at;
         std::uint32_t bytes = 0;
-        for (int i = 0; i < split && chunk + i < chunks; ++i)
+        for (int i = 0; i < Shared::chunks && chunk + i < chunks; ++i)
           bytes += Chunk::incoming(w, chunk + i, Shared::rows);
         barrier_expect(barrier, bytes);
-        for (int i = 0; i < split && chunk + i < chunks; ++i)
+        for (int i = 0; i < Shared::chunks && chunk + i < chunks; ++i)
           Chunk::load(to + i * Chunk::bytes(Shared::rows), w, expert, chunk + i, unit.first_row, Shared::rows,
                       barrier);
       }
@@ -140,7 +140,7 @@ class HalfBlock {
               static_cast<std::uint32_t>(work_.first_units * (split == 1 ? 2 : 1)));
       else
         await(gathered_shares, gathering_blocks());
-      constexpr int a_stage = split * Shared::blocks;
+      constexpr int a_stage = Shared::chunks * Shared::blocks;
       for (int block = 0; block < blocks; block += a_stage, stage.advance()) {
         barrier_wait(shared_.empty + stage.at, stage.parity);
         std::uint8_t* to = shared_.ring + stage.at * Shared::stage_bytes + Shared::tokens_at;
@@ -155,17 +155,21 @@ class HalfBlock {
     }
   }
 
-  // By the two warpgroups: this block's share of x, into the order of half_place.h.
+  // By the two warpgroups: this block's share of x, into the order of half_place.h. Products wait for it, so
+  // a row's limit and token are read before it is known whether its tile is live: what they hold then is not
+  // used.
   __device__ void gather() const {
     if (blockIdx.x >= gathering_blocks()) return;
     const int pieces = p_.hidden / 8;  // of a row
-    const std::int64_t all = static_cast<std::int64_t>(live_) * tile * pieces;
+    const std::int64_t all = static_cast<std::int64_t>(p_.most_tiles) * tile * pieces;
     const std::int64_t stride = static_cast<std::int64_t>(gathering_blocks()) * half_consumers;
     for (std::int64_t i = blockIdx.x * half_consumers + threadIdx.x; i < all; i += stride) {
       const auto row = static_cast<int>(i / pieces);
       const auto piece = static_cast<int>(i % pieces);
-      if (row >= p_.tile_to_limit[row / tile]) continue;
+      const std::int32_t limit = p_.tile_to_limit[row / tile];
       const std::int64_t token = p_.permuted_to_token[row];
+      if (row / tile >= live_) break;
+      if (row >= limit) continue;
       const uint4 x = *reinterpret_cast<const uint4*>(p_.x + token * p_.hidden + 8 * piece);
       const std::uint32_t pairs[4] = {x.x, x.y, x.z, x.w};
       std::uint16_t* to = block_of(p_.gathered, p_.hidden, row / tile, piece / 8);
@@ -229,7 +233,7 @@ class HalfBlock {
     return values + (static_cast<std::int64_t>(tile_index) * (width / 64) + block) * (64 * tile);
   }
   __device__ std::uint32_t gathering_blocks() const {
-    const std::int64_t pieces = static_cast<std::int64_t>(live_) * tile * (p_.hidden / 8);
+    const std::int64_t pieces = static_cast<std::int64_t>(p_.most_tiles) * tile * (p_.hidden / 8);
     return static_cast<std::uint32_t>(
         min(static_cast<std::int64_t>(gridDim.x), (pieces + half_consumers - 1) / half_consumers));
   }
@@ -262,11 +266,12 @@ class HalfBlock {
   // All of K, a stage at a time; in the end nothing is under way and the stages are left.
   __device__ void add_products(float (&sums)[tile / 2], const HalfMatrix& w, int row_of_128,
                                RingPlace<Shared::stages>& stage, int group, Lane lane) const {
-    constexpr int a_stage = split * Shared::blocks;
+    constexpr int a_stage = Shared::chunks * Shared::blocks;
     const int half = split == 1 ? 0 : group;
     const typename Chunk::template Part<split, tile> part(
-        shared_address(shared_.ring) + half * Chunk::bytes(Shared::rows),
-        shared_address(shared_.ring) + Shared::tokens_at + half * Shared::blocks * Shared::block_bytes,
+        shared_address(shared_.ring) + half * Shared::depth * Chunk::bytes(Shared::rows),
+        shared_address(shared_.ring) + Shared::tokens_at +
+            half * Shared::depth * Shared::blocks * Shared::block_bytes,
         split == 1 ? 64 * group : 0, row_of_128, lane);
     const bool leaves = lane.g == 0 && lane.t == 0;
     const int all = w.k / 64;
@@ -274,7 +279,8 @@ class HalfBlock {
     std::uint64_t* before = nullptr;
     for (int left = all / a_stage; left > 0; --left) {
       barrier_wait(shared_.full + stage.at, stage.parity);
-      part.template multiply<Shared::blocks>(sums, at);
+#pragma unroll
+      for (int i = 0; i < Shared::depth; ++i) part.template multiply<Shared::blocks>(sums, at, i);
       if (before != nullptr) leave(before, leaves);
       before = shared_.empty + stage.at;
       stage.advance();
@@ -284,12 +290,14 @@ class HalfBlock {
     if (before != nullptr) leave(before, leaves);
     if (const int rest = all % a_stage; rest > 0) {
       barrier_wait(shared_.full + stage.at, stage.parity);
-      const int mine = rest - half * Shared::blocks;
-      if (mine >= Shared::blocks)
-        part.template multiply<Shared::blocks>(sums, at);
-      else if (mine > 0)
-        part.template multiply<1>(sums, at);
-      wgmma_wait<0>();
+      const int mine = rest - half * Shared::depth * Shared::blocks;
+      for (int i = 0; i < Shared::depth; ++i) {
+        if (mine >= (i + 1) * Shared::blocks)
+          part.template multiply<Shared::blocks>(sums, at, i);
+        else if (mine > i * Shared::blocks)
+          part.template multiply<1>(sums, at, i);
+        wgmma_wait<0>();
+      }
       leave(shared_.empty + stage.at, leaves);
       stage.advance();
     }
@@ -353,7 +361,7 @@ class HalfBlock {
 };
 
 template <typename Chunk, int tile, int split>
-__global__ void __launch_bounds__(half_threads, half_blocks(tile, split))
+__global__ void __launch_bounds__(half_threads, Chunk::resident(tile, split))
     half_experts(const __grid_constant__ CUtensorMap w13, const __grid_constant__ CUtensorMap w2,
                  const __grid_constant__ HalfStep step) {
   extern __shared__ __align__(1024) std::uint8_t memory[];

@@ -1,5 +1,6 @@
 // How the GEMMs of 16-bit rows get a chunk of weights: what is copied into shared memory, and how it is
-// multiplied from there. A struct for each kind of weights, with the same members.
+// multiplied from there. A struct for each kind of weights, with the same members; what they are is said at
+// the first.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -31,12 +32,15 @@ struct HalfMatrix {
 // and that is what wgmma reads.
 struct Bf16Chunk {
   static constexpr int k = 64;
-  static constexpr int box_bytes = 128;  // a row's
-  static constexpr float unscale = 1.0F;
+  static constexpr int box_bytes = 128;   // a row's
+  static constexpr float unscale = 1.0F;  // what sums are to be multiplied by
   // Row of eight that lane group g works at; place of value k of 64 in the tokens' operand.
   static __device__ constexpr int row_of(int g) { return g; }
   static __device__ constexpr int place(int k) { return k; }
   static constexpr int bytes(int rows) { return rows * box_bytes; }
+  // Blocks that a multiprocessor is to have; chunks of a stage, for each part of the split.
+  static constexpr int resident(int /*tile*/, int /*split*/) { return 2; }
+  static constexpr int depth(int /*tile*/, int /*split*/) { return 1; }
 
   // Bytes that load() will bring.
   static __device__ std::uint32_t incoming(const HalfMatrix& /*w*/, int /*chunk*/, int rows) {
@@ -59,13 +63,13 @@ struct Bf16Chunk {
                     Lane /*lane*/)
         : rows(chunk + static_cast<std::uint32_t>(first_row * box_bytes)), tokens(values) {}
 
-    // sums += the rows times the tokens, in the stage at `stage`. When it returns only what it added last is
-    // still under way. blocks: of 64 values of K that there are.
+    // sums += the rows times the tokens of the stage's chunk `chunk`. When it returns only what it added last
+    // is still under way. blocks: of 64 values of K that there are.
     template <int blocks>
-    __device__ void multiply(float (&sums)[tile / 2], std::uint32_t stage) const {
+    __device__ void multiply(float (&sums)[tile / 2], std::uint32_t stage, int chunk) const {
       static_assert(blocks == 1);
-      const std::uint64_t a = rows_descriptor(uniform(stage + rows));
-      const std::uint64_t b = rows_descriptor(uniform(stage + tokens));
+      const std::uint64_t a = rows_descriptor(uniform(stage + rows) + chunk * bytes(rows_of_unit(split)));
+      const std::uint64_t b = rows_descriptor(uniform(stage + tokens) + chunk * tile * 128);
       wgmma_fence();
 #pragma unroll
       for (int i = 0; i < 4; ++i) wgmma(sums, a + 2 * i, b + 2 * i);
@@ -93,6 +97,10 @@ struct Fp4Chunk {
   static __device__ constexpr int row_of(int g) { return (g & 1) | (g & 2) << 1 | (g & 4) >> 1; }
   static __device__ constexpr int place(int k) { return decoded_place(k); }
   static constexpr int bytes(int rows) { return rows * box_bytes + 2 * scale_bytes; }
+  // Decoding takes registers: 64 tokens' sums in two parts leave too few for two blocks.
+  static constexpr int resident(int tile, int split) { return tile == 64 && split == 2 ? 1 : 2; }
+  // Waiting takes instructions that decoding wants too: with two chunks a stage there is half as much of it.
+  static constexpr int depth(int tile, int /*split*/) { return tile <= 16 ? 2 : 1; }
 
   static __device__ int scale_tiles(const HalfMatrix& w, int chunk) { return min(2, w.k / 64 - 2 * chunk); }
   static __device__ std::uint32_t incoming(const HalfMatrix& w, int chunk, int rows) {
@@ -122,17 +130,17 @@ struct Fp4Chunk {
     asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(values), "r"(factors));
     return out;
   }
-  static __device__ std::uint32_t twice(float value) {
-    std::uint32_t out;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %1;" : "=r"(out) : "f"(value));
-    return out;
-  }
   // The factors of two rows' blocks, each twice, from their scales.
   static __device__ void factors(std::uint32_t low, std::uint32_t high, std::uint32_t (&out)[2]) {
+    constexpr std::uint32_t two_to_119 = 0x7B007B00;
     const auto both = static_cast<__nv_fp8x2_storage_t>(low | high << 8);
     const float2 s = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(both, __NV_E4M3)));
-    out[0] = twice(s.x * 0x1p119F);
-    out[1] = twice(s.y * 0x1p119F);
+    std::uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(s.y), "f"(s.x));
+    pair = times(pair, two_to_119);
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; mov.b32 %0, {l, l}; mov.b32 %1, {h, h}; }"
+        : "=r"(out[0]), "=r"(out[1])
+        : "r"(pair));
   }
 
   template <int split, int tile>
@@ -157,17 +165,19 @@ struct Fp4Chunk {
 
     // No branch within: ptxas lets products run on across loops, not across forks.
     template <int blocks>
-    __device__ void multiply(float (&sums)[tile / 2], std::uint32_t stage) const {
+    __device__ void multiply(float (&sums)[tile / 2], std::uint32_t stage, int chunk) const {
       uint2 code[blocks][2];  // [64 values of K][row]
       std::uint32_t scale[blocks][2];
       const auto read = [&](int block) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          code[block][r] = shared_pair(stage + codes[block] + 8 * box_bytes * r);
-          scale[block][r] = shared_byte(stage + scales + scale_bytes * block + 8 * 16 * r);
+          code[block][r] =
+              shared_pair(stage + codes[block] + chunk * bytes(rows_of_unit(split)) + 8 * box_bytes * r);
+          scale[block][r] = shared_byte(stage + scales + chunk * bytes(rows_of_unit(split)) +
+                                        scale_bytes * block + 8 * 16 * r);
         }
       };
-      const std::uint32_t first_tokens = uniform(stage + tokens);
+      const std::uint32_t first_tokens = uniform(stage + tokens) + 2 * chunk * block_bytes;
       constexpr bool ahead = tile <= 32;  // while registers are enough
       if constexpr (ahead)
 #pragma unroll

@@ -21,7 +21,8 @@ struct HalfUnit {
   int first_row;  // of the expert's weights
 };
 
-// What a run is given. All pointers are to device memory.
+// What a run is given. All pointers are to device memory. What the metadata says of rows is read on the
+// device.
 struct HalfStep {
   const std::uint16_t* x;                  // [T, H] bf16
   const std::int32_t* permuted_to_token;   // [max_padded]
@@ -37,6 +38,7 @@ struct HalfStep {
   std::uint32_t* counters;                 // [half_counters + max_tiles], zero at first
   int hidden;
   int intermediate;
+  int most_tiles;  // the metadata's max_tiles
 };
 
 // Of the counters: units handed out, blocks that have gathered their share of x, then for each tile how much
