@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/cli/program.h"
+#include "tests/support/gpu.h"
 
 namespace kerf::test {
 namespace {
@@ -46,6 +47,7 @@ TEST(CheckCommand, ASoundDeploymentExitsWith0) {
 }
 
 TEST(CheckCommand, EveryReasonAndExit4) {
+  if (why_no_gpu().empty()) GTEST_SKIP() << "there is a GPU";
   const TempDir dir;
   const Ran ran = run_program({"check", written(dir, faulty), "--json"});
   EXPECT_EQ(ran.code, 4);
@@ -56,7 +58,7 @@ TEST(CheckCommand, EveryReasonAndExit4) {
   const std::vector<std::string> wanted = {"engine: attention_backend is 'TRITON'",
                                            "engine: flashinfer_all_reduce is off",
                                            "engine: all_reduce_backend is 'trtllm' at TP 8",
-                                           "parts: device cuda: not built", "memory: a rank needs"};
+                                           "parts: device cuda: " + why_no_gpu(), "memory: a rank needs"};
   ASSERT_EQ(reasons.size(), wanted.size());
   for (std::size_t i = 0; i < wanted.size(); ++i)
     EXPECT_TRUE(reasons[i].starts_with(wanted[i])) << reasons[i];

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kerf/tools/synth.h"
+#include "tests/support/gpu.h"
 #include "tests/support/onehot.h"
 #include "tests/support/program.h"
 #include "tests/support/test_env.h"
@@ -278,7 +279,8 @@ TEST(DecodeCommand, RefusesInWords) {
       {{model(), "--batch", "9223372036854775800-9223372036854775807"}, 2, {"9223372036854775800 tokens"}},
       {{model(), "--group", "mpi"}, 4, {"not built: configure with -DKERF_MPI=ON"}},
       {{model(), "--group", "nccl"}, 4, {"not built: configure with -DKERF_NCCL=ON"}},
-      {{model(), "--device", "cuda"}, 8, {"not built: configure with -DKERF_CUDA=ON"}},
+      {{model(), "--device", "cpu", "--backend", "cuda"}, 2, {"--device cpu with --backend cuda"}},
+      {{model(), "--device", "cuda", "--backend", "cpu"}, why_no_gpu().empty() ? 2 : 8, {"--device cuda"}},
       {{model(), "--ranks", "4", "--ep", "3"}, 2, {"ep 3 does not divide 4 ranks", "1, 2, 4"}},
       {{model(), "--ranks", "4", "--tp", "3"}, 2, {"tp 3 does not divide 4 ranks"}},
       {{model(), "--ep", "2", "--tp", "2"}, 2, {"ep 2 does not divide 1 rank"}},

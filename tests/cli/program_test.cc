@@ -15,6 +15,7 @@
 #include "kerf/base/env.h"
 #include "kerf/op/op.h"
 #include "tests/cli/program.h"
+#include "tests/support/gpu.h"
 #include "tests/support/onehot.h"
 
 namespace kerf::test {
@@ -119,8 +120,9 @@ TEST(Program, EnvListsEverythingThereIs) {
                           "groups", "absent", "variables", "options"})
     EXPECT_TRUE(json.contains(key)) << key;
   EXPECT_EQ(json["backends"].get<std::vector<std::string>>(), op::backend_names());
-  for (const char* part : {"cuda", "mpi", "nccl"})
+  for (const char* part : {"mpi", "nccl"})
     EXPECT_TRUE(contains(json["absent"][part].get<std::string>(), "not built: configure with -DKERF_"));
+  EXPECT_EQ(json["absent"].contains("cuda") ? json["absent"]["cuda"].get<std::string>() : "", why_no_gpu());
   EXPECT_EQ(json["variables"].size(), env_table.size());
   EXPECT_EQ(json["variables"]["KERF_THREADS"]["value"], "3");
   EXPECT_TRUE(json["variables"]["KERF_ISA"]["value"].is_null());

@@ -11,6 +11,7 @@
 #include "kerf/checkpoint/safetensors.h"
 #include "kerf/numeric/bf16.h"
 #include "kerf/tools/synth.h"
+#include "tests/support/gpu.h"
 #include "tests/support/onehot.h"
 #include "tests/support/program.h"
 #include "tests/support/test_env.h"
@@ -262,7 +263,7 @@ TEST_F(RunCommand, RefusesWhatCannotRun) {
   expect_refused(run({"--mode", "tp"}), 4, {"2 ranks"});
   expect_refused(run({"--ranks", "4", "--mode", "tp"}), 4, {"32"});
   expect_refused(run({"--ranks", "3"}), 4, {"4 experts", "3 ranks"});
-  expect_refused(run({"--device", "cuda"}), 8, {"not built"});
+  if (!why_no_gpu().empty()) expect_refused(run({"--device", "cuda"}), 8, {why_no_gpu()});
   write({named("a", Dtype::u8, {2, 128}, std::vector<std::uint8_t>(256)),
          named("a_sf", Dtype::f8_e4m3, {2, 16}, std::vector<std::uint8_t>(32)), ids(), weights()});
   expect_refused(run({"--act", "bf16"}), 4, {"bf16 rows", "'x'"});

@@ -9,6 +9,7 @@
 #include "kerf/cuda/library.h"
 #include "kerf/decode/memory_plan.h"
 #include "kerf/deploy/parts.h"
+#include "tests/support/gpu.h"
 #include "tests/support/test_env.h"
 
 namespace kerf::test {
@@ -83,6 +84,7 @@ TEST(Checks, EveryReasonOfEveryCheck) {
   c.requirements.rope = deploy::Rope::library;
   c.layers[0].kv_cache->nvfp4 = true;
   c.layers[1].kv_cache->dtype = "fp8";
+  if (why_no_gpu().empty()) GTEST_SKIP() << "there is a GPU";
   c.run->device = "cuda";
   c.run->group = "mpi";
   c.run->ranks = 5;
@@ -97,7 +99,7 @@ TEST(Checks, EveryReasonOfEveryCheck) {
       "rope: layers.1: rope is 'stock', wanted 'library'",
       "kv-insert: layers.0: the cache holds NVFP4",
       "kv-insert: layers.1: the cache's dtype is 'fp8'",
-      "parts: device cuda: not built",
+      "parts: device cuda: " + why_no_gpu(),
       "parts: group mpi: not built",
       "placement: 48 experts over 5 ranks",
       "placement: experts of hidden 256 x intermediate 3072 cannot be cut 5 ways",

@@ -4,12 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kerf/cuda/device.h"
 #include "kerf/tensor/storage.h"
 
 namespace kerf::test {
+
+// Why there is no GPU here, which is what every command says; empty where there is one.
+inline std::string why_no_gpu() {
+  const Verdict why = cuda::library();
+  return why ? why->text : std::string();
+}
 
 // A test of this kind is skipped, with the reason, where there is no device.
 class OnGpu : public testing::Test {
