@@ -10,7 +10,7 @@ Json report() {
   Json groups = Json::array({"local"});
   Json absent = Json::object();
   for (const deploy::Part& part : deploy::optional_parts())
-    if (part.absent) absent[std::string(part.name)] = part.absent->text;
+    if (const Verdict why = part.absent()) absent[std::string(part.name)] = why->text;
   Json variables = Json::object();
   for (const EnvVariable& v : env_table) {
     const auto value = env_value(v.name);

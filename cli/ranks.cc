@@ -24,7 +24,7 @@ void check_built(const RankOptions& options) {
 std::vector<std::string> instruction_sets() {
   constexpr std::string_view prefix = "cpu:";
   std::vector<std::string> out;
-  for (const std::string& name : op::backend_names())
+  for (const std::string& name : op::built_backend_names())
     if (name.starts_with(prefix)) out.push_back(name.substr(prefix.size()));
   return out;
 }
@@ -35,7 +35,7 @@ std::optional<int> timeout() { return env_positive("KERF_TIMEOUT", most_timeout)
 std::string names_of(const std::string& first, std::string_view what) {
   std::string text = first;
   for (const deploy::Part& part : deploy::optional_parts())
-    if (part.what == what) text += fmt::format(", {}{}", part.name, part.absent ? " (not built)" : "");
+    if (part.what == what) text += fmt::format(", {}{}", part.name, part.built ? "" : " (not built)");
   return text;
 }
 
@@ -49,7 +49,7 @@ void add_op_options(CLI::App& command, RankOptions& options) {
       ->check(CLI::IsMember({"nvfp4", "bf16"}));
   command
       .add_option("--backend", options.backend,
-                  fmt::format("Backend of the op: {} [cpu]", fmt::join(op::backend_names(), ", ")))
+                  fmt::format("Backend of the op: {} [cpu]", fmt::join(op::built_backend_names(), ", ")))
       ->check(not_empty());
 }
 

@@ -7,6 +7,8 @@
 
 namespace kerf::cuda {
 
+bool built() { return false; }
+
 Verdict library() {
   return Reason{ErrorKind::device, "not built: configure with -DKERF_CUDA=ON (it needs nvcc, CUDA 13)"};
 }

@@ -6,6 +6,9 @@
 
 namespace kerf::cuda {
 
+// Whether this build has the CUDA part. Looks at nothing.
+bool built();
+
 // Nothing where devices can be used; otherwise an ErrorKind::device reason that says what to do about it.
 Verdict library();
 

@@ -16,13 +16,17 @@ std::string_view always(std::string_view what) { return what == "group" ? "local
 
 std::vector<Part> optional_parts() {
   return {
-      {"cuda", "device", cuda::library()},
-      {"mpi", "group",
-       Reason{ErrorKind::unsupported,
-              "not built: configure with -DKERF_MPI=ON (this version has no MPI group yet)"}},
-      {"nccl", "group",
-       Reason{ErrorKind::unsupported,
-              "not built: configure with -DKERF_NCCL=ON (this version has no NCCL group yet)"}},
+      {"cuda", "device", cuda::built(), cuda::library},
+      {"mpi", "group", false,
+       []() -> Verdict {
+         return Reason{ErrorKind::unsupported,
+                       "not built: configure with -DKERF_MPI=ON (this version has no MPI group yet)"};
+       }},
+      {"nccl", "group", false,
+       []() -> Verdict {
+         return Reason{ErrorKind::unsupported,
+                       "not built: configure with -DKERF_NCCL=ON (this version has no NCCL group yet)"};
+       }},
   };
 }
 
@@ -32,9 +36,9 @@ Verdict lacking(std::string_view what, std::string_view name) {
   for (const Part& part : optional_parts()) {
     if (part.what != what) continue;
     if (part.name == name) {
-      if (!part.absent) return std::nullopt;
-      return because(part.absent->kind, "{} {}: {}; it has the {} '{}'", what, name, part.absent->text, what,
-                     always(what));
+      const Verdict why = part.absent();
+      if (!why) return std::nullopt;
+      return because(why->kind, "{} {}: {}; it has the {} '{}'", what, name, why->text, what, always(what));
     }
     names += fmt::format(", {}", part.name);
   }

@@ -12,7 +12,8 @@ namespace kerf::deploy {
 struct Part {
   std::string_view name;
   std::string_view what;  // "device" or "group"
-  Verdict absent;         // nothing: it is here
+  bool built;             // this build has it
+  Verdict (*absent)();    // nothing: it can be had here. Asks the machine where it is built
 };
 std::vector<Part> optional_parts();
 

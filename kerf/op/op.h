@@ -170,6 +170,8 @@ class Backend {
 // All backends built in: "reference", "cpu" (best instruction set), "cpu:<isa>" for each that this CPU can
 // run, and "cuda" where there is a GPU that it can run on.
 std::vector<std::string> backend_names();
+// The same, but "cuda" wherever it is built, without a look for the GPU.
+std::vector<std::string> built_backend_names();
 // Error{usage} that lists the names for an unknown one, Error{device} with the reason for "cuda" where it
 // cannot run: a forced name never falls back.
 const Backend& backend(std::string_view name);

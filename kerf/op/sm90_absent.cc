@@ -1,10 +1,8 @@
 // A build without the CUDA part has no sm_90a backend.
-#include "kerf/cuda/library.h"
 #include "kerf/op/sm90/sm90.h"
 
 namespace kerf::op::sm90 {
 
 std::vector<const Backend*> backends() { return {}; }
-Verdict absent() { return cuda::library(); }
 
 }  // namespace kerf::op::sm90

@@ -227,12 +227,12 @@ TEST(Checks, ShapesThatTheLayoutCannotHold) {
 // The words of a refusal are the library's own, wherever they show.
 TEST(Parts, TheReasonComesFromOnePlace) {
   const Verdict library = cuda::library();
-  ASSERT_TRUE(library);
+  if (!library) GTEST_SKIP() << "there is a GPU";
   EXPECT_EQ(library->kind, ErrorKind::device);
   const auto parts = deploy::optional_parts();
   const auto cuda = std::find_if(parts.begin(), parts.end(), [](const auto& p) { return p.name == "cuda"; });
   ASSERT_NE(cuda, parts.end());
-  EXPECT_EQ(cuda->absent, library);
+  EXPECT_EQ(cuda->absent(), library);
   const Verdict lacking = deploy::lacking("device", "cuda");
   ASSERT_TRUE(lacking);
   EXPECT_EQ(lacking->kind, ErrorKind::device);

@@ -12,7 +12,4 @@ inline constexpr std::string_view backend_name = "cuda";
 // "cuda", where this build and machine have it; otherwise nothing.
 std::vector<const Backend*> backends();
 
-// Why there is none; nothing where there is one.
-Verdict absent();
-
 }  // namespace kerf::op::sm90
