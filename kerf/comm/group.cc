@@ -2,7 +2,14 @@
 
 #include <vector>
 
+#include "kerf/base/format.h"
+
 namespace kerf::comm {
+
+void Group::lend(std::span<const std::byte> /*mine*/, FunctionRef<void(Lent)> /*work*/,
+                 std::string_view what) {
+  fail(ErrorKind::bug, "'{}': the ranks of a group '{}' share no memory", what, name());
+}
 
 void all_to_all(Group& group, std::span<const tensor::StridedBytes> send, std::span<std::byte> received,
                 std::string_view what) {

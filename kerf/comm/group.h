@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "kerf/base/error.h"
+#include "kerf/base/function_ref.h"
 #include "kerf/tensor/view.h"
 
 namespace kerf::comm {
@@ -21,6 +22,9 @@ class GroupFailed : public Error {
  public:
   using Error::Error;
 };
+
+// What each rank of a group lends to the others, by rank.
+using Lent = FunctionRef<std::span<const std::byte>(int rank)>;
 
 class Group {
  public:
@@ -52,6 +56,13 @@ class Group {
                               std::string_view what) = 0;
   virtual void reduce_scatter_sum(std::span<const std::uint16_t> mine, std::span<std::uint16_t> part,
                                   std::string_view what) = 0;
+
+  // Whether the ranks share memory, so that they may lend it to each other.
+  [[nodiscard]] virtual bool shares_memory() const { return false; }
+  // For groups that share memory; elsewhere Error{bug}. Once all ranks are here, each runs `work` on what all
+  // of them lend (as many bytes each; addresses in it may be followed); nobody returns before all have run
+  // it. What work throws is thrown then.
+  virtual void lend(std::span<const std::byte> mine, FunctionRef<void(Lent)> work, std::string_view what);
 
   // A new group of the ranks that pass the same colour, in the order they have here. Collective; each rank
   // gets the part that it belongs to. This group must outlive its parts. Messages of a part number the ranks

@@ -136,6 +136,21 @@ class LocalGroup final : public Group {
     meeting_.part();
   }
 
+  [[nodiscard]] bool shares_memory() const override { return true; }
+
+  // An exception waits until the peers are done: they may be reading what unwinding takes away.
+  void lend(std::span<const std::byte> mine, FunctionRef<void(Lent)> work, std::string_view what) override {
+    meeting_.meet(rank_, {.collective = Collective::lend, .what = what, .mine = mine});
+    std::exception_ptr thrown;
+    try {
+      work([&](int rank) { return meeting_.posts()[static_cast<std::size_t>(rank)].mine; });
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    meeting_.part();
+    if (thrown) std::rethrow_exception(thrown);
+  }
+
   // The lowest rank of each colour opens the part's meeting, and all learn where it is.
   [[nodiscard]] std::unique_ptr<Group> split(int colour, std::string_view what) override {
     const std::vector<int> colours = gathered(colour, what);

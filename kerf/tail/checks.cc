@@ -32,4 +32,10 @@ void check_room(const char* name, const tensor::Tensor& tensor, std::int64_t wan
     fail(ErrorKind::bug, "tail: scratch {} has {} bytes, {} wanted", name, tensor.bytes().size(), wanted);
 }
 
+void check_values(const Call& call) {
+  check_room(
+      "values", call.scratch.values,
+      std::int64_t{call.workers.size()} * 2 * call.rows.hidden * static_cast<std::int64_t>(sizeof(float)));
+}
+
 }  // namespace kerf::tail::internal

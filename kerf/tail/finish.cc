@@ -6,18 +6,11 @@
 
 namespace kerf::tail::internal {
 
-namespace {
-
-// The values of one worker: the sum of a token, and the normed row of the route at hand.
-struct Values {
-  std::span<float> sum, row;  // [H]
-};
 Values values_of(const Scratch& scratch, int worker, std::int64_t hidden) {
   const auto all = scratch.values.as<float>();
-  return {row_at(all, 2 * worker, hidden), row_at(all, 2 * worker + 1, hidden)};
+  return {row_at(all, 2 * std::int64_t{worker}, hidden), row_at(all, 2 * std::int64_t{worker} + 1, hidden)};
 }
 
-// sum = fma(weight, the row (normed), sum)
 void add_route(std::span<const std::uint16_t> row, float weight, const std::optional<RouteNorm>& norm,
                const Values& values) {
   if (norm) {
@@ -28,13 +21,14 @@ void add_route(std::span<const std::uint16_t> row, float weight, const std::opti
   numeric::fma_row(weight, values.row, values.sum);
 }
 
-}  // namespace
+void round_sum(const Values& values, std::span<std::uint16_t> to) {
+  std::transform(values.sum.begin(), values.sum.end(), to.begin(), numeric::f32_to_bf16);
+}
 
 void end_tokens(const Call& call, std::int64_t first, std::int64_t count, std::span<std::uint16_t> to,
                 RowOf row_of) {
   const op::Unfinalized& rows = call.rows;
-  check_room("values", call.scratch.values,
-             std::int64_t{call.workers.size()} * 2 * rows.hidden * static_cast<std::int64_t>(sizeof(float)));
+  check_values(call);
   call.workers.for_each(static_cast<std::size_t>(count), [&](std::size_t task, int worker) {
     const auto local = static_cast<std::int64_t>(task);
     const auto target = row_at(to, local, rows.hidden);
@@ -45,7 +39,7 @@ void end_tokens(const Call& call, std::int64_t first, std::int64_t count, std::s
     for (std::int64_t i = token * rows.top_k; i < end; ++i)
       if (const auto row = row_of(i); !row.empty())
         add_route(row, rows.weights[static_cast<std::size_t>(i)], call.norm, values);
-    std::transform(values.sum.begin(), values.sum.end(), target.begin(), numeric::f32_to_bf16);
+    round_sum(values, target);
   });
 }
 

@@ -39,7 +39,17 @@ Counts counts_of(const Extent& e) {
 }  // namespace
 
 std::string_view name(Kind kind) { return kind == Kind::fast ? "fast" : "exact"; }
-std::string_view name(RowSum way) { return way == RowSum::all_reduce ? "all-reduce" : "reduce-scatter"; }
+std::string_view name(RowSum way) {
+  switch (way) {
+    case RowSum::all_reduce:
+      return "all-reduce";
+    case RowSum::reduce_scatter:
+      return "reduce-scatter";
+    case RowSum::in_place:
+      break;
+  }
+  return "in place";
+}
 
 std::int64_t scratch_bytes(const Extent& e) {
   const Counts c = counts_of(e);

@@ -6,6 +6,7 @@
 #include "kerf/base/format.h"
 #include "kerf/tail/internal/checks.h"
 #include "kerf/tail/internal/finish.h"
+#include "kerf/tail/internal/in_place.h"
 
 namespace kerf::tail {
 
@@ -123,6 +124,8 @@ void tp_tail(const op::Unfinalized& rows, const std::optional<RouteNorm>& norm, 
   internal::check(call, rows.rows.size());
   if (way == RowSum::all_reduce)
     sum_everywhere(call, group);
+  else if (way == RowSum::in_place && internal::can_sum_in_place(call, group))
+    internal::sum_in_place(call, group);
   else if (rows.tokens < group.size())
     scatter_routes(call, group);
   else

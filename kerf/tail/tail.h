@@ -45,12 +45,15 @@ std::string_view name(Kind kind);  // "fast", "exact"
 //   reduce_scatter  a rank gets the sums of its own tokens' rows, ends these and hands them round; where
 //   there
 //                   are fewer tokens than ranks it owns routes, and the summed rows are handed round
-enum class RowSum : std::uint8_t { all_reduce, reduce_scatter };
-std::string_view name(RowSum way);  // "all-reduce", "reduce-scatter"
+//   in_place        a rank adds, for its part of the tokens (or of their columns), the ranks' rows where they
+//                   lie, ends them and writes them to all; where the ranks do not share memory, or a row must
+//                   be normed whole and there are fewer tokens than ranks, reduce_scatter
+enum class RowSum : std::uint8_t { all_reduce, reduce_scatter, in_place };
+std::string_view name(RowSum way);  // "all-reduce", "reduce-scatter", "in place"
 
 struct Options {
   Kind kind = Kind::fast;
-  RowSum row_sum = RowSum::reduce_scatter;
+  RowSum row_sum = RowSum::in_place;
 };
 
 // What a scratch is for: steps of up to `tokens` tokens.
@@ -99,7 +102,7 @@ void ep_tail(const op::Unfinalized& rows, const std::optional<RouteNorm>& norm, 
              const Workers& workers, const Scratch& scratch, std::span<std::uint16_t> out);
 void tp_tail(const op::Unfinalized& rows, const std::optional<RouteNorm>& norm, comm::Group& group,
              const Workers& workers, const Scratch& scratch, std::span<std::uint16_t> out,
-             RowSum way = RowSum::reduce_scatter);
+             RowSum way = RowSum::in_place);
 
 // Where the experts are: E of them, linear, over rows of ranks. The ranks of a row hold the slices of the
 // same experts, those of a column the same slice of different ones: rank r of the group is in row r / slices.

@@ -39,6 +39,12 @@ class ForwardingGroup : public comm::Group {
     before(what);
     below_.reduce_scatter_sum(mine, part, what);
   }
+  [[nodiscard]] bool shares_memory() const override { return below_.shares_memory(); }
+  void lend(std::span<const std::byte> mine, FunctionRef<void(comm::Lent)> work,
+            std::string_view what) override {
+    before(what);
+    below_.lend(mine, work, what);
+  }
   [[nodiscard]] std::unique_ptr<comm::Group> split(int colour, std::string_view what) override {
     before(what);
     return below_.split(colour, what);

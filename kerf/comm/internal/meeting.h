@@ -21,7 +21,7 @@
 
 namespace kerf::comm::internal {
 
-enum class Collective : std::uint8_t { barrier, all_gather, all_to_all, all_reduce, reduce_scatter };
+enum class Collective : std::uint8_t { barrier, all_gather, all_to_all, all_reduce, reduce_scatter, lend };
 
 // What one rank brings to a collective: views of its caller's memory, valid until the collective ends.
 struct Post {

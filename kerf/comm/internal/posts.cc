@@ -20,6 +20,8 @@ const char* name(Collective collective) {
       return "all-reduce";
     case Collective::reduce_scatter:
       return "reduce-scatter";
+    case Collective::lend:
+      return "lending";
   }
   return "collective";
 }
@@ -35,6 +37,7 @@ std::size_t wanted_out(const Post& post, std::size_t ranks) {
   switch (post.collective) {
     case Collective::barrier:
     case Collective::all_to_all:
+    case Collective::lend:
       return 0;
     case Collective::all_gather:
       return post.mine.size() * ranks;

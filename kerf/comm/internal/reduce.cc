@@ -3,7 +3,7 @@
 #include <array>
 #include <utility>
 
-#include "kerf/comm/internal/rank_order.h"
+#include "kerf/numeric/rank_sum_row.h"
 
 namespace kerf::comm::internal {
 
@@ -40,7 +40,7 @@ void sum_run(std::span<const std::uint16_t* const> terms, std::size_t first, std
              SumOrder order) {
   const std::size_t ranks = terms.size();
   if (order == SumOrder::rank_order || (order == SumOrder::chunks_of_16 && ranks <= 16))
-    return rank_order_sum(terms, first, sum);
+    return numeric::rank_sum_row(terms, first, sum);
   if (order == SumOrder::chunks_of_8 && ranks <= kUnrolled)
     return sums<SumOrder::chunks_of_8>[ranks - 1](terms, first, sum);
   if (order == SumOrder::each_add && ranks <= kUnrolled)

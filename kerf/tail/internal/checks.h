@@ -17,4 +17,7 @@ void check_size(const char* name, std::size_t got, std::int64_t wanted);
 // `name` has room for `wanted` bytes.
 void check_room(const char* name, const tensor::Tensor& tensor, std::int64_t wanted);
 
+// Two rows of f32 values for each worker.
+void check_values(const Call& call);
+
 }  // namespace kerf::tail::internal

@@ -39,6 +39,18 @@ struct Call {
 // Route i's finished row [H]; empty: passed over.
 using RowOf = FunctionRef<std::span<const std::uint16_t>(std::int64_t route)>;
 
+// The values of one worker: the sum of a token, and the row of the route at hand.
+struct Values {
+  std::span<float> sum, row;  // [H]
+};
+Values values_of(const Scratch& scratch, int worker, std::int64_t hidden);
+
+// sum = fma(weight, the row (normed), sum); values as wide as the row, which is whole where there is a norm.
+void add_route(std::span<const std::uint16_t> row, float weight, const std::optional<RouteNorm>& norm,
+               const Values& values);
+// The one rounding.
+void round_sum(const Values& values, std::span<std::uint16_t> to);
+
 // Ends tokens [first, first + count) into `to` [count, H]: their routes, k ascending from +0, one rounding. A
 // token past the step's last gives zeros.
 void end_tokens(const Call& call, std::int64_t first, std::int64_t count, std::span<std::uint16_t> to,

@@ -1,4 +1,4 @@
-#include "kerf/comm/internal/rank_order.h"
+#include "kerf/numeric/rank_sum_row.h"
 
 #include <limits>
 
@@ -6,7 +6,7 @@
 #include "kerf/numeric/rank_sum.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kerf/comm/internal/rank_order.cc"
+#define HWY_TARGET_INCLUDE "kerf/numeric/rank_sum_row.cc"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 
 #include <hwy/highway.h>
@@ -14,10 +14,10 @@
 #include "kerf/numeric/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace kerf::comm::internal::HWY_NAMESPACE {
+namespace kerf::numeric::HWY_NAMESPACE {
 
-void RankOrderSum(const std::uint16_t* const* terms, std::size_t ranks, std::size_t first, std::uint16_t* sum,
-                  std::size_t n) {
+void RankSumRow(const std::uint16_t* const* terms, std::size_t ranks, std::size_t first, std::uint16_t* sum,
+                std::size_t n) {
   namespace hn = hwy::HWY_NAMESPACE;
   const hn::ScalableTag<float> f;
   const hn::RebindToUnsigned<decltype(f)> u;
@@ -31,27 +31,27 @@ void RankOrderSum(const std::uint16_t* const* terms, std::size_t ranks, std::siz
       const auto bits = hn::PromoteTo(u, hn::LoadU(half, terms[r] + first + at));
       total = hn::Add(total, hn::BitCast(f, hn::ShiftLeft<16>(bits)));
     }
-    const auto out = hn::ShiftRight<16>(numeric::HWY_NAMESPACE::Bf16UpperHalves(f, total));
+    const auto out = hn::ShiftRight<16>(Bf16UpperHalves(f, total));
     hn::StoreU(hn::DemoteTo(half, hn::BitCast(i, out)), half, sum + at);
   }
   for (; at < n; ++at)
-    sum[at] = numeric::rank_sum_bf16(static_cast<int>(ranks), [&](int r) { return terms[r][first + at]; });
+    sum[at] = rank_sum_bf16(static_cast<int>(ranks), [&](int r) { return terms[r][first + at]; });
 }
 
-}  // namespace kerf::comm::internal::HWY_NAMESPACE
+}  // namespace kerf::numeric::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-namespace kerf::comm::internal {
+namespace kerf::numeric {
 
-HWY_EXPORT(RankOrderSum);
+HWY_EXPORT(RankSumRow);
 
-void rank_order_sum(std::span<const std::uint16_t* const> terms, std::size_t first,
-                    std::span<std::uint16_t> sum) {
-  HWY_DYNAMIC_DISPATCH(RankOrderSum)(terms.data(), terms.size(), first, sum.data(), sum.size());
+void rank_sum_row(std::span<const std::uint16_t* const> terms, std::size_t first,
+                  std::span<std::uint16_t> sum) {
+  HWY_DYNAMIC_DISPATCH(RankSumRow)(terms.data(), terms.size(), first, sum.data(), sum.size());
 }
 
-}  // namespace kerf::comm::internal
+}  // namespace kerf::numeric
 
 #endif  // HWY_ONCE

@@ -1,5 +1,5 @@
 // The vector sum over ranks has the bits of the definition: any number of ranks, any length, any values.
-#include "kerf/comm/internal/rank_order.h"
+#include "kerf/numeric/rank_sum_row.h"
 
 #include <gtest/gtest.h>
 
@@ -8,10 +8,10 @@
 #include "kerf/numeric/rank_sum.h"
 #include "kerf/numeric/splitmix.h"
 
-namespace kerf::comm::internal {
+namespace kerf::numeric {
 namespace {
 
-TEST(RankOrderSum, HasTheBitsOfTheDefinition) {
+TEST(RankSumRow, HasTheBitsOfTheDefinition) {
   const numeric::SplitMix random(3);
   std::uint64_t drawn = 0;
   for (const int ranks : {1, 2, 3, 8, 16, 17, 40})
@@ -29,22 +29,22 @@ TEST(RankOrderSum, HasTheBitsOfTheDefinition) {
         terms.push_back(row.data());
       }
       std::vector<std::uint16_t> sum(n + 1, 0xABCD);
-      rank_order_sum(terms, first, std::span(sum).first(n));
+      rank_sum_row(terms, first, std::span(sum).first(n));
       for (std::size_t i = 0; i < n; ++i)
-        ASSERT_EQ(sum[i], numeric::rank_sum_bf16(
-                              ranks, [&](int r) { return terms[static_cast<std::size_t>(r)][first + i]; }))
+        ASSERT_EQ(sum[i],
+                  rank_sum_bf16(ranks, [&](int r) { return terms[static_cast<std::size_t>(r)][first + i]; }))
             << ranks << " ranks, value " << i << " of " << n;
       ASSERT_EQ(sum[n], 0xABCD);
     }
 }
 
-TEST(RankOrderSum, OfNegativeZerosIsZero) {
+TEST(RankSumRow, OfNegativeZerosIsZero) {
   const std::vector<std::uint16_t> zeros(40, 0x8000);
   const std::vector<const std::uint16_t*> terms(3, zeros.data());
   std::vector<std::uint16_t> sum(40, 1);
-  rank_order_sum(terms, 0, sum);
+  rank_sum_row(terms, 0, sum);
   EXPECT_EQ(sum, std::vector<std::uint16_t>(40, 0));
 }
 
 }  // namespace
-}  // namespace kerf::comm::internal
+}  // namespace kerf::numeric
