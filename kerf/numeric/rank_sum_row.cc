@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "kerf/numeric/bf16.h"
+#include "kerf/numeric/e4m3.h"
 #include "kerf/numeric/rank_sum.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -6,6 +6,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <ostream>
 #include <string>
@@ -21,7 +22,7 @@ void PrintTo(const Kernels* table, std::ostream* out) { *out << table->isa; }
 
 namespace {
 
-constexpr std::int64_t kWidths[] = {64, 128, 192, 512, 576, 4096};
+constexpr std::int64_t kWidths[] = {64, 128, 192, 256, 512, 576, 4096};
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
@@ -123,6 +124,24 @@ TEST_P(EveryTable, DotsOfQuantisedRowsHaveTheScalarBits) {
         [](const Kernels& table, const Nvfp4Tile& at, const Chunk* const* rows, int count, float* dots) {
           table.dots_nvfp4(at, at, rows, count, dots);
         });
+  }
+}
+
+// Chunk by chunk in every byte, NaN scales and those below zero included.
+TEST_P(EveryTable, ExpandsQuantisedRowsToTheBytesOfTheDefinition) {
+  test::Random random(8);
+  for (const std::int64_t k : kWidths) {
+    std::vector<std::uint8_t> codes, scales;
+    for (std::int64_t i = 0; i < k / 2; ++i) codes.push_back(byte(random));
+    for (std::int64_t i = 0; i < k / 16; ++i) scales.push_back(byte(random));
+    scales[0] = 0x7F;
+    scales[1] = 0xFF;
+    std::vector<Chunk> want(static_cast<std::size_t>(chunks_of(k)));
+    std::vector<Chunk> got(want.size());
+    std::memset(static_cast<void*>(got.data()), 0xAB, got.size() * sizeof(Chunk));
+    expand(codes.data(), scales.data(), k, GetParam()->order, want.data());
+    GetParam()->expand(codes.data(), scales.data(), k, got.data());
+    EXPECT_EQ(std::memcmp(want.data(), got.data(), got.size() * sizeof(Chunk)), 0) << "K " << k;
   }
 }
 

@@ -41,12 +41,19 @@ HWY_INLINE void StoreSixteen(Sixteen v, float* rows) {
 
 // ((c0+c1)+(c2+c3))+((c4+c5)+(c6+c7)) of a set's sixteen rows.
 HWY_INLINE Sixteen SegmentSums(const Lanes* units) {
-  const auto even = [](__m512 a, __m512 b) { return _mm512_shuffle_ps(a, b, 0x88); };
-  const auto odd = [](__m512 a, __m512 b) { return _mm512_shuffle_ps(a, b, 0xDD); };
-  const auto pairs = [&](__m512 a, __m512 b) { return _mm512_add_ps(even(a, b), odd(a, b)); };
+  // Two halves of each sum: one blend and one shuffle, which have ports of their own.
+  // [a0 b1 a2 b3 ..] + [a1 b0 a3 b2 ..]: pairs of chains, a and b by turns.
+  const auto pairs = [](__m512 a, __m512 b) {
+    const __m512i swap = _mm512_set_epi32(30, 15, 28, 13, 26, 11, 24, 9, 22, 7, 20, 5, 18, 3, 16, 1);
+    return _mm512_add_ps(_mm512_mask_blend_ps(0xAAAA, a, b), _mm512_permutex2var_ps(a, swap, b));
+  };
+  // The same for pairs of lanes: [c0 c1 d2 d3] + [c2 c3 d0 d1].
+  const auto fours = [](__m512 c, __m512 d) {
+    return _mm512_add_ps(_mm512_mask_blend_ps(0xCCCC, c, d), _mm512_shuffle_ps(c, d, 0x4E));
+  };
   // 128-bit lanes: chains 0-3 and 4-7 of the units' first rows, then of their second rows.
-  const __m512 low = pairs(pairs(units[0], units[1]), pairs(units[2], units[3]));
-  const __m512 high = pairs(pairs(units[4], units[5]), pairs(units[6], units[7]));
+  const __m512 low = fours(pairs(units[0], units[1]), pairs(units[2], units[3]));
+  const __m512 high = fours(pairs(units[4], units[5]), pairs(units[6], units[7]));
   return _mm512_add_ps(_mm512_shuffle_f32x4(low, high, 0x88), _mm512_shuffle_f32x4(low, high, 0xDD));
 }
 

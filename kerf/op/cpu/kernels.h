@@ -32,6 +32,9 @@ struct Kernels {
   const char* isa;
   BlockOrder order;
 
+  // A quantised row of K values in this table's order: the bytes of expand() (expanded.h).
+  void (*expand)(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t k, Chunk* out);
+
   // dots[t * 128 + r] = canonical dot of tile row r and rows[t], t < count <= most_rows_a_pass. `ahead` is
   // the tile that this thread takes next: a kernel asks for its first rows while it works on its last ones.
   // Block scales of the tile must be regular (no NaN, none negative but -0); the scalar table takes any.

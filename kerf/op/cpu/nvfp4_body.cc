@@ -72,8 +72,7 @@ class Nvfp4Body final : public internal::Bound {
   void expand_token(const Tokens& tokens, std::int64_t t, X* out) const {
     const std::int64_t hidden = w_.shape.hidden;
     if constexpr (quantised)
-      expand(tokens.a.data() + t * hidden / 2, tokens.a_sf.data() + t * hidden / 16, hidden, kernels_->order,
-             out);
+      kernels_->expand(tokens.a.data() + t * hidden / 2, tokens.a_sf.data() + t * hidden / 16, hidden, out);
     else
       expand(tokens.x.data() + t * hidden, hidden, kernels_->order, out);
   }

@@ -15,7 +15,7 @@ inline constexpr int kSegmentChunks = 4;
 
 // How many sets ahead bytes are asked for: a memory access takes as long as reading some KiB does, and the
 // sets of short rows are small.
-HWY_INLINE int Lead(std::int64_t k) { return k >= 1024 ? 1 : k >= 512 ? 2 : 4; }
+HWY_INLINE int Lead(std::int64_t k) { return k >= 1024 ? 1 : k >= 512 ? 2 : k >= 256 ? 4 : 8; }
 
 // numeric::BalancedSum for sixteen rows of each of Count token rows.
 template <int Count>
@@ -92,16 +92,20 @@ HWY_INLINE void SegmentOf(const Window& w, const X* const* x, Int whole, bool ha
   for (int t = 0; t < Count; ++t) out[t] = SegmentSums(sums[t]);
 }
 
+// The window of a set at the start of its rows.
+HWY_INLINE Window WindowOf(const Nvfp4Tile& tile, const Nvfp4Tile& ahead, int set) {
+  const int to = set + Lead(tile.k);
+  const Nvfp4Tile& next = to < 8 ? tile : ahead;
+  return {tile.codes + 4 * set * (tile.k / 2),      tile.scales + 64 * set,      tile.k / 2,
+          next.codes + 4 * (to % 8) * (next.k / 2), next.scales + 64 * (to % 8), next.k / 2};
+}
+
 // Count rows of x against the tile. X: Chunk or WideChunk.
 template <int Count, typename X>
 void DotsOf(const Nvfp4Tile& tile, const Nvfp4Tile& ahead, const X* const* rows, float* dots) {
-  const std::int64_t row_bytes = tile.k / 2;
   const std::int64_t whole = tile.k / 128;
   for (int set = 0; set < 8; ++set) {
-    const int to = set + Lead(tile.k);
-    const Nvfp4Tile& next = to < 8 ? tile : ahead;
-    Window w = {tile.codes + 4 * set * row_bytes,         tile.scales + 64 * set,      row_bytes,
-                next.codes + 4 * (to % 8) * (next.k / 2), next.scales + 64 * (to % 8), next.k / 2};
+    Window w = WindowOf(tile, ahead, set);
     SegmentTree<Count> tree;
     const X* x[Count];
     std::copy_n(rows, Count, x);
@@ -125,13 +129,26 @@ void DotsOf(const Nvfp4Tile& tile, const Nvfp4Tile& ahead, const X* const* rows,
   }
 }
 
+// The same for rows of one or two chunks, as narrow slices have: one segment of a constant length, no tree.
+template <int Count, typename X, int Chunks>
+void ShortDotsOf(const Nvfp4Tile& tile, const Nvfp4Tile& ahead, const X* const* rows, float* dots) {
+  for (int set = 0; set < 8; ++set) {
+    Sixteen sums[Count];
+    SegmentOf<Count>(WindowOf(tile, ahead, set), rows, std::integral_constant<int, Chunks>{}, false, sums);
+    for (int t = 0; t < Count; ++t) StoreSixteen(sums[t], dots + t * tile_rows + 4 * set);
+  }
+}
+
 template <typename X>
 void DotsByCount(const Nvfp4Tile& tile, const Nvfp4Tile& ahead, const X* const* rows, int count,
                  float* dots) {
-  constexpr decltype(&DotsOf<1, X>) by_count[most_rows_a_pass] = {DotsOf<1, X>, DotsOf<2, X>, DotsOf<3, X>,
-                                                                  DotsOf<4, X>, DotsOf<5, X>, DotsOf<6, X>,
-                                                                  DotsOf<7, X>, DotsOf<8, X>};
-  by_count[count - 1](tile, ahead, rows, dots);
+  using Dots = decltype(&DotsOf<1, X>);
+  constexpr auto by_count = []<int... I>(std::integer_sequence<int, I...>) {
+    return std::array<std::array<Dots, 3>, most_rows_a_pass>{
+        {{DotsOf<I + 1, X>, ShortDotsOf<I + 1, X, 1>, ShortDotsOf<I + 1, X, 2>}...}};
+  }(std::make_integer_sequence<int, most_rows_a_pass>());
+  const std::size_t way = tile.k == 128 ? 1 : tile.k == 256 ? 2 : 0;
+  by_count[static_cast<std::size_t>(count - 1)][way](tile, ahead, rows, dots);
 }
 
 }  // namespace

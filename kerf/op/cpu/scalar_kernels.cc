@@ -99,13 +99,18 @@ void write_row(const float* dots, float scale, std::uint16_t* out) {
   for (std::int64_t r = 0; r < kRows; ++r) out[layout::w2_source(r)] = numeric::f32_to_bf16(scale * dots[r]);
 }
 
+constexpr BlockOrder natural = {0, 1, 2, 3, 4, 5, 6, 7};
+
+void expand_row(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t k, Chunk* out) {
+  expand(codes, scales, k, natural, out);
+}
+
 }  // namespace
 
 const Kernels& scalar_kernels() {
-  static constexpr Kernels table = {"scalar",          {0, 1, 2, 3, 4, 5, 6, 7},
-                                    dots_nvfp4<Chunk>, dots_nvfp4<WideChunk>,
-                                    dots_bf16,         requantise,
-                                    activate,          write_row};
+  static constexpr Kernels table = {
+      "scalar",  natural,    expand_row, dots_nvfp4<Chunk>, dots_nvfp4<WideChunk>,
+      dots_bf16, requantise, activate,   write_row};
   return table;
 }
 

@@ -3,6 +3,7 @@
 
 // clang-format off
 #include "kerf/numeric/lanes-inl.h"
+#include "kerf/op/cpu/expand-inl.h"
 #include "kerf/op/cpu/nvfp4_dot-inl.h"
 #include "kerf/op/cpu/bf16_dot-inl.h"
 #include "kerf/op/cpu/gated-inl.h"
@@ -13,8 +14,9 @@ namespace kerf::op::cpu::HWY_NAMESPACE {
 namespace {  // two files have a table of the same target
 
 const Kernels& Table() {
-  static constexpr Kernels table = {kIsa,     kOrder,     DotsByCount<Chunk>, DotsByCount<WideChunk>,
-                                    DotsBf16, Requantise, Activate,           WriteRow};
+  static constexpr Kernels table = {
+      kIsa,       kOrder,   Expand,  DotsByCount<Chunk>, DotsByCount<WideChunk>, DotsBf16,
+      Requantise, Activate, WriteRow};
   return table;
 }
 
