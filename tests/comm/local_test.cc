@@ -93,6 +93,31 @@ TEST(LocalGroup, AllGatherIsInRankOrder) {
       });
 }
 
+// Everybody reads what all lend; what a rank's work throws comes out of it once its peers are done.
+TEST(LocalGroup, LendsMemoryToAllRanks) {
+  for (const int ranks : kSizes) {
+    std::atomic<int> right{0};
+    const Verdict verdict = outcome(ranks, [&](Group& group) {
+      ASSERT_TRUE(group.shares_memory());
+      const std::vector<int> held(3, 100 + group.rank());
+      group.lend(
+          std::as_bytes(std::span(held)),
+          [&](Lent lent) {
+            for (int r = 0; r < ranks; ++r) {
+              int seen = 0;
+              std::memcpy(&seen, lent(r).data() + sizeof(int), sizeof(int));
+              if (seen == 100 + r) ++right;
+            }
+            if (group.rank() == ranks - 1) throw Error(ErrorKind::memory, "no room here");
+          },
+          "lending");
+    });
+    ASSERT_TRUE(verdict);
+    EXPECT_EQ(verdict->kind, ErrorKind::memory);
+    EXPECT_EQ(right.load(), ranks * ranks);
+  }
+}
+
 TEST(LocalGroup, AllGatherInPlace) {
   run_local(4, {}, [](Group& group) {
     std::vector<std::int32_t> all(4 * 3, -1);

@@ -273,6 +273,7 @@ class Sumless : public ForwardingGroup {
  public:
   using ForwardingGroup::ForwardingGroup;
   bool armed = false;
+  [[nodiscard]] bool shares_memory() const override { return false; }  // or fast tails add rows themselves
   void all_reduce_sum(std::span<const std::uint16_t> mine, std::span<std::uint16_t> sum,
                       std::string_view what) override {
     refuse(what);

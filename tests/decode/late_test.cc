@@ -131,7 +131,7 @@ TEST(ALateRank, IsNamedInItsPartOfAGrid) {
   const checkpoint::Checkpoint from = files.open();
   const std::vector<std::string> some = {"checking the checkpoint", "loading layer 0", "w13",
                                          "probing layer 0",         "planning",        "the all-reduce",
-                                         "TP tail: tokens"};
+                                         "TP tail: sum of rows"};
   const auto seen = late_at_each(from, some, 2);
   for (std::size_t i = 0; i < some.size(); ++i) {
     expect_named(seen[i], some[i]);

@@ -1,5 +1,5 @@
-// Both fast tails over many sizes, on up to 16 ranks: bit for bit against the plain rules, which the two ways
-// of adding TP rows share; and near f64, within a bound that is derived here.
+// Both fast tails over many sizes, on up to 16 ranks: bit for bit against the plain rules, which the three
+// ways of adding TP rows share; and near f64, within a bound that is derived here.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -25,15 +25,18 @@ struct Case {
   std::vector<RankRows> ranks;
 };
 
-enum class Tail { ep, tp_all_reduce, tp_reduce_scatter };
-constexpr std::array<Tail, 3> tails = {Tail::ep, Tail::tp_all_reduce, Tail::tp_reduce_scatter};
+enum class Tail { ep, tp_all_reduce, tp_reduce_scatter, tp_in_place };
+constexpr std::array<Tail, 4> tails = {Tail::ep, Tail::tp_all_reduce, Tail::tp_reduce_scatter,
+                                       Tail::tp_in_place};
 
 Placed placed(Tail tail) { return tail == Tail::ep ? Placed::ep : Placed::tp; }
 
 // out[case][rank]
 std::vector<std::vector<Rows>> run(Tail tail, int ranks, const std::vector<Case>& cases, int threads = 1) {
   std::vector<std::vector<Rows>> out(cases.size(), std::vector<Rows>(static_cast<std::size_t>(ranks)));
-  const RowSum way = tail == Tail::tp_all_reduce ? RowSum::all_reduce : RowSum::reduce_scatter;
+  const RowSum way = tail == Tail::tp_all_reduce       ? RowSum::all_reduce
+                     : tail == Tail::tp_reduce_scatter ? RowSum::reduce_scatter
+                                                       : RowSum::in_place;
   comm::run_local(ranks, {}, [&](comm::Group& group) {
     const auto me = static_cast<std::size_t>(group.rank());
     const Workers workers(threads);
@@ -74,7 +77,7 @@ std::vector<Case> sweep(Placed placed, int ranks) {
 }
 
 class EveryTail : public testing::TestWithParam<Tail> {};
-constexpr std::array<const char*, 3> names = {"ep", "tp_all_reduce", "tp_reduce_scatter"};
+constexpr std::array<const char*, 4> names = {"ep", "tp_all_reduce", "tp_reduce_scatter", "tp_in_place"};
 INSTANTIATE_TEST_SUITE_P(Fast, EveryTail, testing::ValuesIn(tails),
                          [](const auto& made) { return names[static_cast<std::size_t>(made.param)]; });
 
@@ -161,7 +164,7 @@ TEST(TpTail, PartialsAreAddedBeforeTheNorm) {
     std::fill_n(rows.back().rows.begin() + rows.back().map[0] * hidden, hidden,
                 test::bf16(r == 0 ? 1.015625F : -1.0F));
   }
-  for (const Tail tail : {Tail::tp_all_reduce, Tail::tp_reduce_scatter})
+  for (const Tail tail : {Tail::tp_all_reduce, Tail::tp_reduce_scatter, Tail::tp_in_place})
     for (const Rows& out : first_case(run(tail, 2, {{1, 1, hidden, RouteNorm{{}, true, 0.0F}, rows}})))
       EXPECT_EQ(out, Rows(hidden, 0x3F80));
 }
