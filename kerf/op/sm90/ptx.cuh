@@ -61,7 +61,8 @@ __device__ inline void tensor_prefetch(const CUtensorMap* map) {
 }
 __device__ inline void tensor_load(void* to, const CUtensorMap* map, int x, int y, std::uint64_t* barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
+      "%3}], "
       "[%4];" ::"r"(shared_address(to)),
       "l"(map), "r"(x), "r"(y), "r"(shared_address(barrier))
       : "memory");
