@@ -25,8 +25,8 @@ TEST(CpuTactics, TheTableIsTilesTimesConfigs) {
     EXPECT_TRUE(seen.insert({t.tile, t.config}).second) << "twice: " << t.tile << ", " << t.config;
     all_tiles.insert(t.tile);
     configs.insert(t.config);
-    EXPECT_FALSE(cpu::no_body(t));
-    EXPECT_FALSE(cpu::no_body({t.tile, -1}));
+    EXPECT_FALSE(internal::no_body(cpu::tactic_table, "cpu", t));
+    EXPECT_FALSE(internal::no_body(cpu::tactic_table, "cpu", {t.tile, -1}));
   }
   EXPECT_EQ(seen.size(), all_tiles.size() * configs.size());
   EXPECT_GE(all_tiles.size(), 3U);
@@ -37,8 +37,9 @@ TEST(CpuTactics, TheTableIsTilesTimesConfigs) {
   EXPECT_EQ(cpu::pass_rows({8, 2}), 2);
   EXPECT_EQ(cpu::pass_rows({8, -1}), 8);
   for (const Tactic unknown : {Tactic{24, 0}, Tactic{128, 0}, Tactic{8, 3}}) {
-    ASSERT_TRUE(cpu::no_body(unknown));
-    EXPECT_NE(cpu::no_body(unknown)->text.find(std::to_string(unknown.tile)), std::string::npos);
+    ASSERT_TRUE(internal::no_body(cpu::tactic_table, "cpu", unknown));
+    EXPECT_NE(internal::no_body(cpu::tactic_table, "cpu", unknown)->text.find(std::to_string(unknown.tile)),
+              std::string::npos);
   }
 }
 

@@ -27,9 +27,11 @@ class Bf16Body final : public internal::Bound {
         kernels_(kernels) {}
 
   [[nodiscard]] std::vector<Tactic> tactics(std::int64_t tokens) const override {
-    return tactics_of_use(tokens);
+    return internal::tactics_of_use(tactic_table, tokens);
   }
-  [[nodiscard]] Verdict prepare(Tactic tactic) const override { return no_body(tactic); }
+  [[nodiscard]] Verdict prepare(Tactic tactic) const override {
+    return internal::no_body(tactic_table, "cpu", tactic);
+  }
   [[nodiscard]] std::size_t workspace_bytes(const routing::MetadataShape& s, Tactic) const override {
     return bf16_workspace(shape(), s);
   }

@@ -27,7 +27,7 @@ class CpuBackend final : public Backend {
   [[nodiscard]] std::string_view package() const override { return package_; }
   [[nodiscard]] std::string device() const override { return machine_name(); }
   [[nodiscard]] std::vector<Tactic> tactics(std::int64_t tokens) const override {
-    return tactics_of_use(tokens);
+    return internal::tactics_of_use(tactic_table, tokens);
   }
   [[nodiscard]] Verdict supports(Arithmetic arithmetic, const layout::ExpertsShape& shape) const override {
     if (auto reason = internal::unsupported(arithmetic, shape)) return reason;

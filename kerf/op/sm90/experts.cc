@@ -62,16 +62,12 @@ class Run {
 
 }  // namespace
 
-std::vector<Tactic> DeviceExperts::tactics(std::int64_t tokens) const { return tactics_of_use(tokens); }
+std::vector<Tactic> DeviceExperts::tactics(std::int64_t tokens) const {
+  return internal::tactics_of_use(tactic_table, tokens);
+}
 
 Verdict DeviceExperts::prepare(Tactic tactic) const {
-  const bool known = std::ranges::any_of(tactic_table, [&](Tactic t) {
-    return t.tile == tactic.tile && (t.config == tactic.config || tactic.config == -1);
-  });
-  if (known) return std::nullopt;
-  return because(ErrorKind::unsupported,
-                 "the cuda op has no tactic of tile {}, config {}; tiles are {}, configs 0 to {}",
-                 tactic.tile, tactic.config, fmt::join(tiles, ", "), configs - 1);
+  return internal::no_body(tactic_table, "cuda", tactic);
 }
 
 std::size_t DeviceExperts::workspace_bytes(const routing::MetadataShape& /*shape*/, Tactic /*tactic*/) const {

@@ -75,7 +75,7 @@ class Sm90Backend final : public Backend {
     return fmt::format("{}, {} multiprocessors", f.name, f.multiprocessors);
   }
   [[nodiscard]] std::vector<Tactic> tactics(std::int64_t tokens) const override {
-    return tactics_of_use(tokens);
+    return internal::tactics_of_use(tactic_table, tokens);
   }
   [[nodiscard]] Verdict supports(Arithmetic arithmetic, const layout::ExpertsShape& shape) const override {
     return internal::unsupported(arithmetic, shape);
