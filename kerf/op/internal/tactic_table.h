@@ -2,7 +2,6 @@
 // follow from it.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "kerf/base/format.h"
 #include "kerf/op/internal/bound.h"
 #include "kerf/op/op.h"
 
@@ -35,14 +33,6 @@ inline std::vector<Tactic> tactics_of_use(std::span<const Tactic> table, std::in
 }
 
 // Nothing for a tactic of the table, or one of its tiles with the default config.
-inline Verdict no_body(std::span<const Tactic> table, std::string_view backend, Tactic tactic) {
-  const bool known = std::ranges::any_of(table, [&](Tactic t) {
-    return t.tile == tactic.tile && (t.config == tactic.config || tactic.config == -1);
-  });
-  if (known) return std::nullopt;
-  return because(ErrorKind::unsupported,
-                 "the {} op has no tactic of tile {}, config {}; tiles are {}, configs 0 to {}", backend,
-                 tactic.tile, tactic.config, fmt::join(tiles, ", "), table.back().config);
-}
+Verdict no_body(std::span<const Tactic> table, std::string_view backend, Tactic tactic);
 
 }  // namespace kerf::op::internal
