@@ -15,6 +15,7 @@
 #include "kerf/decode/runtime.h"
 #include "kerf/decode/traffic.h"
 #include "kerf/numeric/median.h"
+#include "kerf/tools/internal/bench_steps.h"
 #include "kerf/tools/internal/cold_experts.h"
 #include "kerf/tools/made_experts.h"
 #include "kerf/tools/plain_read.h"
@@ -25,6 +26,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using decode::Mode;
+using internal::batches_at;
+using internal::widths;
 
 constexpr std::int64_t most_pairs = 100'000;
 
@@ -34,14 +37,6 @@ bool has(const BenchRequest& r, Mode mode) {
 
 bool quantised(const BenchRequest& r) { return r.arithmetic == op::Arithmetic::w4a4; }
 bool nvfp4(const BenchRequest& r) { return r.arithmetic != op::Arithmetic::bf16; }
-
-// Widths, each once, that of the shape first.
-std::vector<std::int64_t> widths(const BenchRequest& r) {
-  std::vector<std::int64_t> out = {r.shape.intermediate};
-  for (const std::int64_t width : r.sizes)
-    if (std::find(out.begin(), out.end(), width) == out.end()) out.push_back(width);
-  return out;
-}
 
 std::int64_t most_tokens(const BenchRequest& r) {
   return *std::max_element(r.batches.begin(), r.batches.end());
@@ -231,11 +226,6 @@ BenchStep measure(const Layer& made, const BenchRequest& r, std::int64_t batch, 
           *most,
           kilobytes / step_us,
           kilobytes / read_us};
-}
-
-// All batches at the shape's own width, the first one at the others.
-std::vector<std::int64_t> batches_at(const BenchRequest& r, std::int64_t width) {
-  return width == r.shape.intermediate ? r.batches : std::vector{r.batches.front()};
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include "kerf/cuda/device.h"
 #include "kerf/decode/inputs.h"
 #include "kerf/numeric/median.h"
-#include "kerf/tools/internal/cold_experts.h"
+#include "kerf/tools/internal/bench_steps.h"
 #include "kerf/tools/internal/device_share.h"
 
 namespace kerf::tools {
@@ -17,21 +17,10 @@ namespace {
 
 using decode::Mode;
 using internal::DeviceShare;
+using internal::Draw;
 
 constexpr int most_graph_layers = 8;
 constexpr double large_step = 4e8;  // bytes from which on two steps a graph are enough
-
-// Steps of one draw: the same pattern of experts, cold ones each time.
-std::vector<decode::Inputs> steps_of(const BenchRequest& r, std::int64_t draw, std::int64_t batch,
-                                     internal::ColdExperts& cold, int layers) {
-  std::vector<decode::Inputs> out;
-  for (int i = 0; i < layers; ++i) {
-    out.push_back(decode::make_inputs(r.seed, draw, batch, checkpoint::ExpertKind::nvfp4,
-                                      {r.shape.experts, 0, r.top_k}));
-    cold.rename(out.back().ids);
-  }
-  return out;
-}
 
 int layers_of(double bytes) { return bytes > large_step ? 2 : most_graph_layers; }
 
@@ -53,12 +42,8 @@ BenchReport device_bench(const BenchRequest& r, const decode::Rank& rank) {
   require(device_bench_refused(r, rank));
   BenchReport report;
   report.threads = rank.workers.size();
-  std::vector<std::int64_t> widths = {r.shape.intermediate};
-  for (const std::int64_t width : r.sizes)
-    if (std::find(widths.begin(), widths.end(), width) == widths.end()) widths.push_back(width);
-  for (const std::int64_t width : widths) {
-    const std::vector<std::int64_t> batches =
-        width == r.shape.intermediate ? r.batches : std::vector{r.batches.front()};
+  for (const std::int64_t width : internal::widths(r)) {
+    const std::vector<std::int64_t> batches = internal::batches_at(r, width);
     DeviceShare share({r.arithmetic, {r.shape.experts, r.shape.hidden, width}, 0, r.shape.experts, r.top_k},
                       r.seed, *std::ranges::max_element(batches), rank);
     internal::ColdExperts cold(r.shape.experts, 1);
@@ -66,8 +51,10 @@ BenchReport device_bench(const BenchRequest& r, const decode::Rank& rank) {
       const std::vector<std::uint16_t> x = decode::make_rows(r.seed, 0, batch, r.shape.hidden);
       std::vector<double> us, read_us, fractions, distinct;
       for (std::int64_t draw = 0; draw < r.pairs; ++draw) {
-        const double bytes = share.bytes(steps_of(r, draw, batch, cold, 1).front().ids);
-        const DeviceShare::Times t = share.time(batch, steps_of(r, draw, batch, cold, layers_of(bytes)), x);
+        const Draw drawn{r.seed, draw, batch, r.shape.experts, r.top_k};
+        const double bytes = share.bytes(drawn.inputs().ids);
+        const DeviceShare::Times t =
+            share.time(batch, internal::cold_steps(drawn, cold, layers_of(bytes)), x);
         us.push_back(t.us);
         read_us.push_back(t.read_us);
         fractions.push_back(t.read_us / t.us);
@@ -118,10 +105,10 @@ Placement time_placement(const BenchRequest& r, int ranks, bool cut, const decod
       const std::vector<std::uint16_t> x = decode::make_rows(r.seed, 0, r.batches[b], r.shape.hidden);
       double sum = 0;
       for (std::size_t draw = 0; draw < draws; ++draw) {
-        const auto number = static_cast<std::int64_t>(draw);
-        const double bytes = share.bytes(steps_of(r, number, r.batches[b], cold, 1).front().ids);
+        const Draw drawn{r.seed, static_cast<std::int64_t>(draw), r.batches[b], r.shape.experts, r.top_k};
+        const double bytes = share.bytes(drawn.inputs().ids);
         const DeviceShare::Times t =
-            share.time(r.batches[b], steps_of(r, number, r.batches[b], cold, most_graph_layers), x);
+            share.time(r.batches[b], internal::cold_steps(drawn, cold, most_graph_layers), x);
         ShareStep& s = slowest[b][draw];
         s.bytes = std::max(s.bytes, bytes);
         s.us = std::max(s.us, t.us);

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kerf/tools/internal/cold_experts.h"
+#include "kerf/tools/internal/bench_steps.h"
 #include "kerf/tools/internal/device_share.h"
 #include "kerf/tools/tune.h"
 
@@ -21,13 +21,12 @@ TuneResult device_tune(const TuneRequest& r, const decode::Rank& rank) {
       share.choose(tokens, tactic);
       double us = 0;
       for (std::int64_t draw = 0; draw < draws; ++draw) {
-        std::vector<decode::Inputs> steps;
-        for (int i = 0; i < graph_layers; ++i) {
-          steps.push_back(decode::make_inputs(1, draw, tokens, checkpoint::ExpertKind::nvfp4,
-                                              {r.num_experts, 0, r.top_k}));
-          cold.rename(steps.back().ids);
-        }
-        us += share.time(tokens, steps, x).us / static_cast<double>(draws);
+        us +=
+            share
+                .time(tokens,
+                      internal::cold_steps({1, draw, tokens, r.num_experts, r.top_k}, cold, graph_layers), x)
+                .us /
+            static_cast<double>(draws);
       }
       result.times.push_back({tactic, tokens, us});
     }
