@@ -200,12 +200,6 @@ inline void expect_rows(const std::vector<std::uint16_t>& got, const std::vector
   EXPECT_LE(16 * differ, got.size()) << differ << " of " << got.size() << " elements";
 }
 
-// Experts whose weights are in device memory, bound there and by the reference.
-struct BothBound {
-  std::unique_ptr<op::RoutedExperts> reference;
-  std::unique_ptr<op::sm90::DeviceExperts> device;
-};
-
 // x of small integers: with weights of few bits, sums have no error in any order.
 inline void make_exact(StepData& step, std::uint64_t seed) {
   Random random(seed);

@@ -49,7 +49,6 @@ class DeviceRank {
   [[nodiscard]] const float* weights() const { return weights_.as<float>().data(); }
   [[nodiscard]] const std::int32_t* ids() const { return ids_.as<std::int32_t>().data(); }
   [[nodiscard]] std::uint16_t* partial() const { return partial_.as<std::uint16_t>().data(); }
-  [[nodiscard]] const Plan& plan() const { return plan_; }
   void set_g2_alphas(std::size_t position, std::span<const float> all);
 
  private:
