@@ -97,6 +97,16 @@ __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
+// Counts in shared memory, before which this thread's writes are seen and after which the others' are.
+__device__ inline int count_shared(int* at, int n) {
+  int before;
+  asm volatile("atom.acq_rel.cta.shared.add.s32 %0, [%1], %2;"
+               : "=r"(before)
+               : "r"(shared_address(at)), "r"(n)
+               : "memory");
+  return before;
+}
+
 // A load that other blocks' earlier writes are visible to, and what releases them.
 __device__ inline std::int32_t load_acquire(const std::uint32_t* p) {
   std::uint32_t v;

@@ -12,6 +12,7 @@ namespace kerf::op::sm90 {
 
 namespace {
 
+using w4a4::Gemm;
 using w4a4::Params;
 
 constexpr int pairs_of(int config) { return config == 1 ? 2 : 1; }
@@ -36,8 +37,11 @@ class W4a4Experts final : public DeviceExperts {
         zeros_(std::vector<std::uint8_t>(w4a4::half_scale_bytes)),
         multiprocessors_(cuda::facts().multiprocessors) {
     const auto [n, hidden, inter] = w_.shape;
-    base_.gemm[0] = w4a4::gemm_of(hidden, 2 * inter);
-    base_.gemm[1] = w4a4::gemm_of(inter, hidden);
+    for (const w4a4::Cut cut : {w4a4::Cut::shared, w4a4::Cut::alone}) {
+      Gemm* const gemm = base_.gemm + (cut == w4a4::Cut::alone ? 2 : 0);
+      gemm[0] = w4a4::gemm_of(hidden, 2 * inter, cut);
+      gemm[1] = w4a4::gemm_of(inter, hidden, cut);
+    }
     base_.codes[0] = byte_map(w_.w13, n * 2 * inter, hidden / 2, w4a4::unit_rows, w4a4::chunk_values / 2);
     base_.codes[1] = byte_map(w_.w2, n * hidden, inter / 2, w4a4::unit_rows, w4a4::chunk_values / 2);
     base_.scales[0] = w_.w13_sf;
@@ -93,7 +97,8 @@ class W4a4Experts final : public DeviceExperts {
 
  private:
   [[nodiscard]] w4a4::SharedPlan plan_of(int config) const {
-    const int levels = std::max(w4a4::stack_levels(base_.gemm[0]), w4a4::stack_levels(base_.gemm[1]));
+    int levels = 0;
+    for (const Gemm& g : base_.gemm) levels = std::max(levels, w4a4::stack_levels(g));
     return pairs_of(config) == 1 ? w4a4::shared_plan<1>(levels) : w4a4::shared_plan<2>(levels);
   }
 

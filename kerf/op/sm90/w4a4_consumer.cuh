@@ -12,33 +12,31 @@ class Consumer {
  public:
   static constexpr int values = 2 * pairs;  // sums of a lane
 
-  __device__ explicit Consumer(const Params& p) : p_(p) {}
+  __device__ explicit Consumer(const Params& p) : p_(p), ring_(p) {}
 
   __device__ void run() {
     bool more = begin();
     while (more) {
       const Record& r = reader_.current();
-      const Gemm& g = p_.gemm[r.stage];
+      const Gemm& g = p_.gemm[r.kind];
       const Share share(g, r, warpgroup());
       float v[values];
       bool fetched = false;
       for (int segment = share.begin; segment < share.end; ++segment) {
         const bool last = segment + 1 == share.end;
         named_barrier(warpgroup(), warpgroup_threads);  // the operand is there, the other buffer is free
-        if (last) {
-          fetched = look_ahead();
-        } else {
-          operand_.fetch(p_, r, segment + 1);
-          fetched = true;
-        }
-        multiply(g.chunks(segment));
+        fetched = !last || look_ahead();
+        if (!last) operand_.fetch(p_, r, segment + 1);
+        chains_.multiply(g.chunks(segment), ring_,
+                         operand_descriptor(Shared<pairs>::operand(warpgroup(), buffer_)),
+                         Shared<pairs>::scales(warpgroup(), buffer_));
         buffer_ ^= 1;
         if (fetched) operand_.build(warpgroup(), buffer_);
         chains_.sum(v);
         SegmentSums<pairs>::add(p_, v, static_cast<unsigned>(segment - share.begin), last);
       }
       if (join(g, v)) {
-        if (r.stage == 0) {
+        if (r.stage() == 0) {
           finish_intermediate<pairs>(p_, r, share.unit, v);
           finished_.add(p_, r.tile);
         } else {
@@ -46,7 +44,7 @@ class Consumer {
         }
       }
       reader_.pass();
-      if (!fetched || reader_.current().stage != 0) finished_.tell(p_);
+      if (!fetched || reader_.current().stage() != 0) finished_.tell(p_);
       more = fetched || begin();
     }
   }
@@ -57,8 +55,8 @@ class Consumer {
   __device__ bool begin() {
     for (;; reader_.pass()) {
       const Record& r = reader_.current();
-      if (r.stage < 0) return false;
-      const Share share(p_.gemm[r.stage], r, warpgroup());
+      if (!r.any()) return false;
+      const Share share(p_.gemm[r.kind], r, warpgroup());
       if (!share.any()) continue;
       if (r.ready == 0) wait_for_intermediate(p_, r);
       operand_.fetch(p_, r, share.begin);
@@ -70,31 +68,14 @@ class Consumer {
   // Fetches the operand of the next record, if it is known to be there.
   __device__ bool look_ahead() {
     const Record& r = reader_.next();
-    if (r.stage < 0 || r.ready == 0) return false;
-    const Share share(p_.gemm[r.stage], r, warpgroup());
+    if (!r.any() || r.ready == 0) return false;
+    const Share share(p_.gemm[r.kind], r, warpgroup());
     if (!share.any()) return false;
     operand_.fetch(p_, r, share.begin);
     return true;
   }
 
-  // A segment's chunks, into the chains.
-  __device__ void multiply(int chunks) {
-    chains_.clear();
-#pragma unroll 1
-    for (int c = 0; c < chunks; ++c) {
-      barrier_wait(SharedHead::ring_full(warpgroup()) + slot_, parity_);
-      chains_.add(Shared<pairs>::ring(p_, warpgroup()) + slot_ * chunk_bytes,
-                  Shared<pairs>::operand(warpgroup(), buffer_) + c * (operand_bytes * pairs / segment_chunks),
-                  Shared<pairs>::scales(warpgroup(), buffer_) + c * 8,
-                  SharedHead::ring_empty(warpgroup()) + slot_);
-      if (++slot_ == p_.plan.stages) {
-        slot_ = 0;
-        parity_ ^= 1;
-      }
-    }
-  }
-
-  // Where warpgroups share a unit: leaves this part's sums for the others, or, as the last to come, adds all
+  // Where warpgroups share a unit: leaves this part's sums for the others or, as the last to come, adds all
   // up. True where v has the unit's sums then. Each warp for its own rows.
   __device__ bool join(const Gemm& g, float (&v)[values]) {
     if (g.parts_in_use == 1) return true;
@@ -104,18 +85,16 @@ class Consumer {
     float* const mine = Shared<pairs>::partials(n, warpgroup()) + thread;
 #pragma unroll
     for (int j = 0; j < values; ++j) mine[j * warpgroup_threads] = v[j];
-    __threadfence_block();
     __syncwarp();
     const int unit = warpgroup() / g.parts;
     int before = 0;
     if (threadIdx.x % 32 == 0) {
       int* const arrived = SharedHead::arrived(n, unit) + thread / 32;
-      before = atomicAdd_block(arrived, 1);
+      before = count_shared(arrived, 1);
       if (before == g.parts_in_use - 1) *arrived = 0;
     }
     before = __shfl_sync(~0U, before, 0);
     if (before != g.parts_in_use - 1) return false;
-    __threadfence_block();
     const float* const all = Shared<pairs>::partials(n, unit * g.parts) + thread;
 #pragma unroll
     for (int j = 0; j < values; ++j) {
@@ -129,13 +108,39 @@ class Consumer {
 
   __device__ static int warpgroup() { return static_cast<int>(threadIdx.x) / warpgroup_threads; }
 
+  // The chunks that the warpgroup's producer fetches.
+  class Ring {
+   public:
+    __device__ explicit Ring(const Params& p) : p_(p) {}
+    __device__ const std::byte* wait() {
+      barrier_wait(SharedHead::ring_full(warpgroup()) + slot_, parity_);
+      return chunk();
+    }
+    [[nodiscard]] __device__ const std::byte* chunk() const {
+      return Shared<pairs>::ring(p_, warpgroup()) + slot_ * chunk_bytes;
+    }
+    // The warp has read it.
+    __device__ void release() {
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) barrier_arrive(SharedHead::ring_empty(warpgroup()) + slot_);
+      if (++slot_ == p_.plan.stages) {
+        slot_ = 0;
+        parity_ ^= 1;
+      }
+    }
+
+   private:
+    const Params& p_;
+    int slot_ = 0;
+    unsigned parity_ = 0;
+  };
+
   const Params& p_;
   RecordReader reader_;
   Operand<pairs> operand_;
   Chains<pairs> chains_;
   Finished finished_;
-  int slot_ = 0;  // of the ring
-  unsigned parity_ = 0;
+  Ring ring_;
   int buffer_ = 0;  // of the operand that is multiplied next
 };
 

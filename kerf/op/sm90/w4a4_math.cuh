@@ -1,44 +1,62 @@
-// Dots of a chunk by the tensor cores, exact, and the canonical sum around them (docs/numerics.md): what a
+// Dots of a segment by the tensor cores, exact, and the canonical sum around them (docs/numerics.md): what a
 // lane's accumulators hold are dots of single blocks, every other operation is an f32 operation written here.
 #pragma once
 
-#include <type_traits>
-
-#include "kerf/op/sm90/w4a4_operand.cuh"
+#include "kerf/op/sm90/w4a4_wgmma.cuh"
 
 namespace kerf::op::sm90::w4a4 {
 
-// d = A * B (+ d): 64 rows by 32 values of K by 8 or 16 columns, e4m3. A in registers, B described in shared
-// memory.
-template <bool add>
-__device__ inline void wgmma(float (&d)[4], const std::uint32_t (&a)[4], std::uint64_t b) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, %9, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, add, 1, "
-      "1;\n"
-      "}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(add ? 1 : 0));
-}
-template <bool add>
-__device__ inline void wgmma(float (&d)[8], const std::uint32_t (&a)[4], std::uint64_t b) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, %13, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e4m3 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, "
-      "%11}, %12, add, 1, 1;\n"
-      "}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(add ? 1 : 0));
-}
+// Products of 16 of a warp's 32 rows with one of each lane's blocks of a chunk. Started, waited for
+// (wgmma_wait), then finished.
+template <int pairs>
+struct Products {
+  std::uint32_t a[2][4];
+  float d[4 * pairs];
+  std::uint16_t row_scales[2];  // of rows g and g + 8: two blocks each
 
-// B pieces without a swizzle: 128 bytes between the two halves of K, 256 between groups of eight columns.
-__device__ inline std::uint64_t operand_descriptor(const void* operand) {
-  return ((shared_address(operand) >> 4) & 0x3FFFU) | (std::uint64_t{8} << 16) | (std::uint64_t{16} << 32);
-}
+  // Rows 16 * half on, block h of this lane. The chunk: codes [128 rows][64 bytes], scales in two 128x4
+  // tiles.
+  __device__ void start(const std::byte* chunk, int half, int h, std::uint32_t operand) {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int warp = static_cast<int>(threadIdx.x / 32) % 4;
+    const int g = lane / 4;
+    const int t = lane % 4;
+    const std::byte* const codes = chunk + (32 * warp + g) * 64 + t * 16 + half * 1024 + h * 8;
+    const std::byte* const scales =
+        chunk + chunk_code_bytes + (t / 2) * half_scale_bytes + g * 16 + warp * 4 + (t % 2) * 2 + half * 256;
+    const uint2 x = *reinterpret_cast<const uint2*>(codes);
+    const uint2 y = *reinterpret_cast<const uint2*>(codes + 8 * 64);
+    row_scales[0] = *reinterpret_cast<const std::uint16_t*>(scales);
+    row_scales[1] = *reinterpret_cast<const std::uint16_t*>(scales + 8 * 16);
+    expand(x.x, a[0][2], a[0][0]);
+    expand(y.x, a[0][3], a[0][1]);
+    expand(x.y, a[1][2], a[1][0]);
+    expand(y.y, a[1][3], a[1][1]);
+    constexpr std::uint32_t step = 256 * pairs / 16;  // descriptors count 16 bytes
+    wgmma_fence();
+    wgmma<false>(d, a[0], operand + 2 * h * step);
+    wgmma<true>(d, a[1], operand + (2 * h + 1) * step);
+    wgmma_commit();
+  }
+
+  // One fma an output, into the chains of the block. token_scales: of the block, for each token.
+  __device__ void finish(float (&chains)[4 * pairs], int h, const float (&token_scales)[2 * pairs]) {
+    const float2 w0 = scales_of(row_scales[0]);
+    const float2 w8 = scales_of(row_scales[1]);
+#pragma unroll
+    for (int token = 0; token < 2 * pairs; ++token) {
+      const int j = token / 2 * 4 + token % 2;
+      add_product(chains[j], d[j], (h == 0 ? w0.x : w0.y) * token_scales[token]);
+      add_product(chains[j + 2], d[j + 2], (h == 0 ? w8.x : w8.y) * token_scales[token]);
+    }
+  }
+
+ private:
+  __device__ static void add_product(float& chain, float& dot, float scale) {
+    asm volatile("" : "+f"(dot));  // not read before the wait
+    chain = __fmaf_rn(dot, scale, chain);
+  }
+};
 
 // The eight chains of 32 rows of a warp, for 2 * pairs tokens: lane 4g + t has chains 2t and 2t + 1 (second
 // index) of rows g and g + 8 (0-15 of the rows for first index 0, 16-31 for 1), by pair: row g's two tokens,
@@ -47,41 +65,22 @@ template <int pairs>
 struct Chains {
   float c[2][2][4 * pairs];
 
-  __device__ void clear() {
+  // Adds up a segment from its chunks. ring.wait() gives the next chunk of the ring once it is there,
+  // ring.release() gives it back; operand (a descriptor) and token_scales [2 * pairs][32] are the segment's.
+  template <typename Ring>
+  __device__ void multiply(int chunks, Ring& ring, std::uint32_t operand, const float* token_scales) {
 #pragma unroll
     for (int m = 0; m < 2; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h)
 #pragma unroll
         for (int j = 0; j < 4 * pairs; ++j) c[m][h][j] = 0.0F;
-  }
-
-  // Adds a chunk: its codes [128 rows][64 bytes] and scales (two 128x4 tiles), the chunk's piece of the
-  // operand, and the tokens' scales of its blocks [2 * pairs][32]. Releases the chunk once it is read.
-  __device__ void add(const std::byte* chunk, const std::byte* operand, const float* token_scales,
-                      std::uint64_t* release) {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const int warp = static_cast<int>(threadIdx.x / 32) % 4;
-    const int g = lane / 4;
-    const int t = lane % 4;
-    const std::byte* const codes = chunk + (32 * warp + g) * 64 + t * 16;
-    const std::byte* const scales =
-        chunk + chunk_code_bytes + (t / 2) * half_scale_bytes + g * 16 + warp * 4 + (t % 2) * 2;
-    // A few products after the others: registers are short, and the other warpgroups keep the pipes busy.
-    constexpr int blocks = pairs == 1 ? 2 : 1;
-    Products<blocks> products;
-#pragma unroll
-    for (int m = 0; m < 2; ++m)
-#pragma unroll
-      for (int h = 0; h < 2; h += blocks) {
-        products.start(codes + m * 1024 + h * 8, scales + m * 256, h, operand);
-        if (m == 1 && h + blocks == 2) {
-          __syncwarp();
-          if (lane == 0) barrier_arrive(release);
-        }
-        wgmma_wait<0>();
-        products.finish(c[m], h, token_scales + 2 * t);
-      }
+    token_scales += 2 * (threadIdx.x % 4);
+    if constexpr (together == segment_chunks)
+      if (chunks == segment_chunks) return run<segment_chunks>(ring, operand, token_scales);
+#pragma unroll 1
+    for (int i = 0; i < chunks; ++i)
+      run<1>(ring, operand + static_cast<std::uint32_t>(i) * chunk_step, token_scales + i * 8);
   }
 
   // The segment's sums, one for each 16 rows and pair of tokens: lane 4g + t has row g + 8 * (t % 2) + 16 * m
@@ -105,63 +104,41 @@ struct Chains {
   }
 
  private:
-  // Products of 16 rows with one or both of a lane's blocks, from block h on: of eight rows, and of the next
-  // eight, whose codes are 512 bytes on and scales 128.
-  template <int blocks>
-  struct Products {
-    std::uint32_t a[2 * blocks][4];
-    float d[blocks][4 * pairs];
-    std::uint16_t row_scales[2];  // of rows g and g + 8: two blocks each
+  static constexpr int pieces = 4;  // of a chunk: two halves of the rows by two blocks
+  static constexpr std::uint32_t chunk_step = operand_bytes * pairs / segment_chunks / 16;
+  // Registers decide: pieces under way besides the one that is waited for, and chunks in straight code.
+  static constexpr int ahead = pairs == 1 ? 1 : 0;
+  static constexpr int together = pairs == 1 ? segment_chunks : 1;
 
-    __device__ void start(const std::byte* codes, const std::byte* scales, int h, const std::byte* operand) {
-      constexpr int step = 16 * pairs;  // descriptors count 16 bytes
-      row_scales[0] = *reinterpret_cast<const std::uint16_t*>(scales);
-      row_scales[1] = *reinterpret_cast<const std::uint16_t*>(scales + 128);
-      using Words = std::conditional_t<blocks == 2, uint4, uint2>;
-      const Words x = *reinterpret_cast<const Words*>(codes);
-      const Words y = *reinterpret_cast<const Words*>(codes + 512);
-      expand(x.x, a[0][2], a[0][0]);
-      expand(y.x, a[0][3], a[0][1]);
-      expand(x.y, a[1][2], a[1][0]);
-      expand(y.y, a[1][3], a[1][1]);
-      if constexpr (blocks == 2) {
-        expand(x.z, a[2][2], a[2][0]);
-        expand(y.z, a[2][3], a[2][1]);
-        expand(x.w, a[3][2], a[3][0]);
-        expand(y.w, a[3][3], a[3][1]);
-      }
-      const std::uint64_t b = operand_descriptor(operand) + 2 * h * step;
-      wgmma_fence();
+  // Adds `chunks` chunks. While a piece's products are added, those of the next are under way. Straight code:
+  // over a loop's end the assembler would not let them be.
+  template <int chunks, typename Ring>
+  __device__ void run(Ring& ring, std::uint32_t operand, const float* token_scales) {
+    constexpr int all = chunks * pieces;
+    Products<pairs> under_way[ahead + 1];
+    const auto start = [&](int n) {
+      const int i = n % pieces;
+      const std::byte* const chunk = i == 0 ? ring.wait() : ring.chunk();
+      under_way[n % (ahead + 1)].start(chunk, i / 2, i % 2,
+                                       operand + static_cast<std::uint32_t>(n / pieces) * chunk_step);
+      if (i + 1 == pieces) ring.release();
+    };
+    if constexpr (ahead == 1) start(0);
 #pragma unroll
-      for (int i = 0; i < blocks; ++i) {
-        wgmma<false>(d[i], a[2 * i], b + 2 * i * step);
-        wgmma<true>(d[i], a[2 * i + 1], b + (2 * i + 1) * step);
-      }
-      wgmma_commit();
-    }
-
-    // After the wait: one fma an output and block. The tokens' scales of this lane's two blocks, 32 a token.
-    __device__ void finish(float (&chains)[2][4 * pairs], int h, const float* token_scales) {
-      const float2 w0 = scales_of(row_scales[0]);
-      const float2 w8 = scales_of(row_scales[1]);
+    for (int n = 0; n < all; ++n) {
+      const int i = n % pieces;
+      if (n + ahead < all) start(n + ahead);
+      float scales[2 * pairs];
 #pragma unroll
-      for (int token = 0; token < 2 * pairs; ++token) {
-        const float2 s = *reinterpret_cast<const float2*>(token_scales + token * 32);
-        const int j = token / 2 * 4 + token % 2;
-#pragma unroll
-        for (int i = 0; i < blocks; ++i) {
-          const bool first = h + i == 0;
-          add_product(chains[h + i][j], d[i][j], (first ? w0.x : w0.y) * (first ? s.x : s.y));
-          add_product(chains[h + i][j + 2], d[i][j + 2], (first ? w8.x : w8.y) * (first ? s.x : s.y));
-        }
-      }
+      for (int token = 0; token < 2 * pairs; ++token)
+        scales[token] = token_scales[token * 32 + n / pieces * 8 + i % 2];
+      if (n + ahead < all)
+        wgmma_wait<ahead>();
+      else
+        wgmma_wait<0>();
+      under_way[n % (ahead + 1)].finish(c[i / 2][i % 2], i % 2, scales);
     }
-
-    __device__ static void add_product(float& chain, float& dot, float scale) {
-      asm volatile("" : "+f"(dot));  // not read before the wait
-      chain = __fmaf_rn(dot, scale, chain);
-    }
-  };
+  }
 };
 
 // The balanced sum over a part's segments (numeric::BalancedSum), for 2 * pairs sums at once: finished

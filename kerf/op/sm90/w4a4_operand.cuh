@@ -30,7 +30,7 @@ class Operand {
  public:
   // Asks for a segment's words: what has not arrived is waited for in build().
   __device__ void fetch(const Params& p, const Record& r, int segment) {
-    const int stage = r.stage;
+    const int stage = r.stage();
     const int k = p.gemm[stage].k;
     const int first = segment * segment_values;
 #pragma unroll

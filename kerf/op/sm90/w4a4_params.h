@@ -11,6 +11,7 @@
 namespace kerf::op::sm90::w4a4 {
 
 // [2]: for GEMM1 and GEMM2. All pointers are to device memory.
+// [4]: GEMM1 and GEMM2 in shared units, then in units alone: a record's kind.
 struct Params {
   CUtensorMap codes[2];           // [n * rows, K/2] bytes, boxes of a chunk
   const std::uint8_t* scales[2];  // [n, rows, K/16] 128x4
@@ -29,7 +30,7 @@ struct Params {
   std::uint32_t* queue;  // items handed out
   std::uint32_t* done;   // [max_tiles] see Record::awaited
   std::int32_t tile;     // rows of a tile
-  Gemm gemm[2];
+  Gemm gemm[4];
   SharedPlan plan;
 };
 

@@ -27,9 +27,9 @@ __device__ void produce(const Params& p, int warpgroup) {
   unsigned parity = 1;  // a fresh barrier lets who waits for the phase before it pass
   for (;;) {
     const Record& r = reader.current();
-    if (r.stage < 0) return;
-    const int stage = r.stage;
-    const Gemm& g = p.gemm[stage];
+    if (!r.any()) return;
+    const int stage = r.stage();
+    const Gemm& g = p.gemm[r.kind];
     const Share share(g, r, warpgroup);
     const int row = r.expert * g.rows + share.unit * unit_rows;
     const std::uint8_t* scales = p.scales[stage] +

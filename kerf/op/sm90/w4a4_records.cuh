@@ -14,7 +14,7 @@
 namespace kerf::op::sm90::w4a4 {
 
 struct Record {
-  int stage;  // 0: GEMM1, 1: GEMM2, -1: there is nothing more
+  int kind;  // of Params::gemm; -1: there is nothing more
   int tile;
   int first_row;  // of the pass, among the permuted rows
   int count;      // of rows: 1 to 2 * pairs
@@ -25,6 +25,9 @@ struct Record {
   int ready;    // GEMM2: that was so when the record was written
   int tokens[4];
   internal::ExpertScalars scalars;
+
+  [[nodiscard]] __device__ bool any() const { return kind >= 0; }
+  [[nodiscard]] __device__ int stage() const { return kind & 1; }  // 0: GEMM1, 1: GEMM2
 };
 static_assert(sizeof(Record) <= record_words * 4);
 inline constexpr int scalar_words = sizeof(internal::ExpertScalars) / 4;
@@ -39,12 +42,12 @@ class Scheduler {
 
   // Writes the next record, the last of which says that it is; after that does nothing. By a whole warp.
   __device__ void publish() {
-    if (stage_ < 0) return;
-    while (stage_ >= 0 && row_ >= limit_) draw();
+    if (kind_ < 0) return;
+    while (kind_ >= 0 && row_ >= limit_) draw();
     barrier_wait(SharedHead::record_empty(written_), (written_ / record_slots + 1) & 1);
     Record& r = *SharedHead::record(written_);
     const int lane = static_cast<int>(threadIdx.x % 32);
-    if (stage_ >= 0) {
+    if (kind_ >= 0) {
       const int count = min(limit_ - row_, 2 * pairs);
       const int awaited = p_.gemm[0].units * 4 * passes_;
       if (lane < count) r.tokens[lane] = __ldg(p_.permuted_to_token + row_ + lane);
@@ -58,11 +61,11 @@ class Scheduler {
         r.expert = expert_;
         r.first_unit = first_unit_;
         r.awaited = awaited;
-        r.ready = stage_ == 0 || load_acquire(p_.done + tile_) >= awaited;
+        r.ready = (kind_ & 1) == 0 || load_acquire(p_.done + tile_) >= awaited;
       }
       row_ += count;
     }
-    if (lane == 0) r.stage = stage_;
+    if (lane == 0) r.kind = kind_;
     __syncwarp();
     if (lane == 0) barrier_arrive(SharedHead::record_full(written_));
     ++written_;
@@ -70,19 +73,15 @@ class Scheduler {
 
  private:
   __device__ void draw() {
-    int item = 0;
-    if (threadIdx.x % 32 == 0) item = static_cast<int>(atomicAdd(p_.queue, 1U));
+    int n = 0;
+    if (threadIdx.x % 32 == 0) n = static_cast<int>(atomicAdd(p_.queue, 1U));
     const int live = __ldg(p_.live_tiles);
-    item = __shfl_sync(~0U, item, 0);
-    stage_ = 0;
-    if (item >= live * p_.gemm[0].groups) {
-      item -= live * p_.gemm[0].groups;
-      stage_ = item < live * p_.gemm[1].groups ? 1 : -1;
-    }
-    if (stage_ < 0) return;
-    const Gemm& g = p_.gemm[stage_];
-    tile_ = item / g.groups;
-    first_unit_ = (item - tile_ * g.groups) * (warpgroups / g.parts);
+    n = __shfl_sync(~0U, n, 0);
+    const Item item = item_of(p_.gemm, live, static_cast<int>(gridDim.x), n);
+    kind_ = item.kind;
+    if (kind_ < 0) return;
+    tile_ = item.tile;
+    first_unit_ = item.first_unit;
     expert_ = __ldg(p_.tile_to_expert + tile_);
     limit_ = __ldg(p_.tile_to_limit + tile_);
     row_ = tile_ * p_.tile;
@@ -91,7 +90,7 @@ class Scheduler {
 
   const Params& p_;
   unsigned written_ = 0;
-  int stage_ = 0;
+  int kind_ = 0;
   int tile_ = 0;
   int expert_ = 0;
   int first_unit_ = 0;

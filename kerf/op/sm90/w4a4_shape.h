@@ -31,15 +31,15 @@ inline constexpr int half_scale_bytes = chunk_scale_bytes / 2;  // of 64 values 
 inline constexpr int chunk_bytes = chunk_code_bytes + chunk_scale_bytes;
 inline constexpr int operand_bytes = 4096;  // of a segment and a pair of tokens (w4a4_operand.cuh)
 
-// One of the two GEMMs.
+// One of the two GEMMs, and one way to cut it.
 struct Gemm {
   int k;              // values of K
   int rows;           // of an expert's matrix
   int segments;       // of K, the last may be shorter
+  int units;          // of an expert's matrix
   int parts;          // warpgroups that share a unit: 1, 2 or 4
   int part_segments;  // of a part: a power of two where there are several, so that each is a node of the tree
   int parts_in_use;   // those of the parts that have segments
-  int units;          // of an expert's matrix
   int groups;         // of units that a block works on together
 
   [[nodiscard]] constexpr int part_begin(int part) const { return part * part_segments; }
@@ -55,24 +55,67 @@ struct Gemm {
 
 constexpr int divided_up(int n, int by) { return (n + by - 1) / by; }
 
-constexpr Gemm gemm_of(std::int64_t k, std::int64_t rows) {
+// Shared units keep all warpgroups of a block busy with one unit, which is over soon: for little work, and
+// for its end. Units that each warpgroup has alone cost less, since nobody waits and a warpgroup finishes
+// rarely.
+enum class Cut : std::uint8_t { shared, alone };
+
+constexpr Gemm gemm_of(std::int64_t k, std::int64_t rows, Cut cut) {
   Gemm g{};
   g.k = static_cast<int>(k);
   g.rows = static_cast<int>(rows);
   g.segments = divided_up(g.k, segment_values);
+  g.units = g.rows / unit_rows;
   // The most parts of which the warpgroups lose no more than a quarter to parts that are shorter. Very long
   // sums are always shared: what waits in a part's stack then stays small.
   const auto segments_of = [&](int parts) {
     return static_cast<int>(std::bit_ceil(static_cast<unsigned>(divided_up(g.segments, parts))));
   };
   g.parts = g.segments > 32 ? warpgroups : 1;
-  for (const int parts : {2, 4})
-    if (4 * g.segments >= 3 * parts * segments_of(parts)) g.parts = parts;
+  if (cut == Cut::shared)
+    for (const int parts : {2, 4})
+      if (4 * g.segments >= 3 * parts * segments_of(parts)) g.parts = parts;
   g.part_segments = g.parts == 1 ? g.segments : segments_of(g.parts);
   g.parts_in_use = divided_up(g.segments, g.part_segments);
-  g.units = g.rows / unit_rows;
   g.groups = divided_up(g.units, warpgroups / g.parts);
   return g;
+}
+
+// An item of the work's queue: a group of units of a tile, cut as Params::gemm[kind] says; kind -1: there is
+// no such item. Kinds are GEMM1 and GEMM2 in shared units, then in units alone.
+struct Item {
+  int kind = -1;
+  int tile = 0;
+  int first_unit = 0;
+};
+
+// Of GEMM `stage`'s tiles, those whose units warpgroups have alone: none where blocks would be left idle,
+// else all but those at the very end of the work.
+constexpr int tiles_alone(const Gemm* gemm, int stage, int live_tiles, int blocks) {
+  const int units = gemm[stage].units;
+  if (live_tiles * units < 12 * blocks) return 0;
+  if (stage == 0) return live_tiles;
+  const int end = divided_up(2 * blocks, units);
+  return live_tiles > end ? live_tiles - end : 0;
+}
+
+// Item number n: first all of GEMM1's, then all of GEMM2's.
+constexpr Item item_of(const Gemm* gemm, int live_tiles, int blocks, int n) {
+  for (int stage = 0; stage < 2; ++stage) {
+    const int alone = tiles_alone(gemm, stage, live_tiles, blocks);
+    for (const bool shared : {false, true}) {
+      const int kind = shared ? stage : stage + 2;
+      const int first = shared ? alone : 0;
+      const Gemm& g = gemm[kind];
+      const int items = ((shared ? live_tiles : alone) - first) * g.groups;
+      if (n < items) {
+        const int tile = n / g.groups;
+        return {kind, first + tile, (n - tile * g.groups) * (warpgroups / g.parts)};
+      }
+      n -= items;
+    }
+  }
+  return {};
 }
 
 // Finished subtrees that a part's sum keeps waiting at most.
@@ -93,7 +136,7 @@ struct SharedPlaces {
   static constexpr int barriers =
       0;  // [warpgroups][most_stages] ring full, then empty; [record_slots] full, empty
   static constexpr int records = barriers + (2 * warpgroups * most_stages + 2 * record_slots) * 8;
-  // [partial_slots][warpgroups][4]: parts of a unit that are there, for each warp's rows
+  // [partial_slots][warpgroups][4]: how many parts of a unit are there, for each warp's rows
   static constexpr int arrived = records + record_slots * record_words * 4;
   // [warpgroups][2][operand_bytes * pairs]: the B operands of two segments
   static constexpr int operand = (arrived + partial_slots * warpgroups * 4 * 4 + 127) / 128 * 128;

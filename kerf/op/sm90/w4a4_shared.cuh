@@ -31,7 +31,7 @@ struct SharedHead {
     return reinterpret_cast<Record*>(
         shared_at(Places::records + static_cast<int>(n % record_slots) * record_words * 4));
   }
-  // [4], a warp each.
+  // [4]: how many parts of a unit are there, for each warp's rows.
   __device__ static int* arrived(unsigned n, int unit) {
     const int slot = static_cast<int>(n % partial_slots);
     return reinterpret_cast<int*>(shared_at(Places::arrived)) + (slot * warpgroups + unit) * 4;
