@@ -52,6 +52,37 @@ __device__ inline void barrier_wait(std::uint64_t* barrier, std::uint32_t parity
       : "memory");
 }
 
+// Whether the phase is over: barrier_wait() would not wait.
+__device__ inline bool barrier_test(std::uint64_t* barrier, std::uint32_t parity) {
+  std::uint32_t done;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+// Copies of 16 or 4 bytes by a thread, which go on without it; zeros where there is nothing to copy. What the
+// thread has begun arrives at the barrier, once, when it is there.
+__device__ inline void copy_16(void* to, const void* from, bool any) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+               "r"(any ? 16 : 0)
+               : "memory");
+}
+__device__ inline void copy_4(void* to, const void* from, bool any) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from),
+               "r"(any ? 4 : 0)
+               : "memory");
+}
+__device__ inline void barrier_arrive_copied(std::uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
 // Writes by threads to shared memory become visible to bulk copies and wgmma.
 __device__ inline void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

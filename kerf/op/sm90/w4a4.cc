@@ -90,6 +90,7 @@ class W4a4Experts final : public DeviceExperts {
     p.queue = scratch.counters.data();
     p.done = p.queue + 1;
     p.tile = static_cast<std::int32_t>(shape.tile);
+    p.tiles = static_cast<std::int32_t>(shape.max_tiles());
     const std::int64_t items = shape.max_tiles() * (p.gemm[0].groups + p.gemm[1].groups);
     w4a4::launch(p, pairs_of(config), static_cast<int>(std::min<std::int64_t>(multiprocessors_, items)),
                  stream);

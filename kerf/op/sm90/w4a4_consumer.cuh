@@ -1,5 +1,5 @@
-// A warpgroup's way through its shares of the block's records. While it works on a segment, the operand of
-// the one behind it is fetched, also across records.
+// A warpgroup's way through its shares of the block's records. When it is through with a segment's products it
+// makes the operand of the segment behind, also across records, if the rows for it are there.
 #pragma once
 
 #include "kerf/op/sm90/w4a4_finish.cuh"
@@ -10,74 +10,86 @@ namespace kerf::op::sm90::w4a4 {
 template <int pairs>
 class Consumer {
  public:
-  static constexpr int values = 2 * pairs;  // sums of a lane
-
   __device__ explicit Consumer(const Params& p) : p_(p), ring_(p) {}
 
   __device__ void run() {
-    bool more = begin();
-    while (more) {
+    for (;; reader_.pass()) {
+      if (finished_.any() && (!reader_.there() || reader_.current().stage() != 0)) finished_.tell(p_);
       const Record& r = reader_.current();
-      const Gemm& g = p_.gemm[r.kind];
-      const Share share(g, r, warpgroup());
-      float v[values];
-      bool fetched = false;
-      for (int segment = share.begin; segment < share.end; ++segment) {
-        const bool last = segment + 1 == share.end;
-        named_barrier(warpgroup(), warpgroup_threads);  // the operand is there, the other buffer is free
-        fetched = !last || look_ahead();
-        if (!last) operand_.fetch(p_, r, segment + 1);
-        chains_.multiply(g.chunks(segment), ring_,
-                         operand_descriptor(Shared<pairs>::operand(warpgroup(), buffer_)),
-                         Shared<pairs>::scales(warpgroup(), buffer_));
-        buffer_ ^= 1;
-        if (fetched) operand_.build(warpgroup(), buffer_);
-        chains_.sum(v);
-        SegmentSums<pairs>::add(p_, v, static_cast<unsigned>(segment - share.begin), last);
-      }
-      if (join(g, v)) {
-        if (r.stage() == 0) {
-          finish_intermediate<pairs>(p_, r, share.unit, v);
-          finished_.add(p_, r.tile);
-        } else {
-          finish_rows<pairs>(p_, r, share.unit, v);
+      if (!r.any()) return;
+      if constexpr (pairs == 2) {
+        if (r.count <= 2) {
+          work<1>(r);
+          continue;
         }
       }
-      reader_.pass();
-      if (!fetched || reader_.current().stage() != 0) finished_.tell(p_);
-      more = fetched || begin();
+      work<pairs>(r);
     }
   }
 
  private:
-  // Passes records without a share for this warpgroup, waits for what the first one with a share needs and
-  // makes its operand. False at the end.
-  __device__ bool begin() {
-    for (;; reader_.pass()) {
-      const Record& r = reader_.current();
-      if (!r.any()) return false;
-      const Share share(p_.gemm[r.kind], r, warpgroup());
-      if (!share.any()) continue;
-      if (r.ready == 0) wait_for_intermediate(p_, r);
-      operand_.fetch(p_, r, share.begin);
-      operand_.build(warpgroup(), buffer_);
-      return true;
+  // A pass of up to 2 * used tokens.
+  template <int used>
+  __device__ void work(const Record& r) {
+    const Gemm& g = p_.gemm[r.kind];
+    const Share share(g, r, warpgroup());
+    if (!share.any()) return;
+    float v[2 * used];
+    const int n = share.end - share.begin;
+#pragma unroll 1
+    for (int i = 0; i < n; ++i) {
+      if (!built_) {
+        barrier_wait(rows_full(), rows_parity());
+        build();
+      }
+      named_barrier(warpgroup(), warpgroup_threads);  // the operand is there, the other buffer is free
+      Chains<used> chains;
+      chains.multiply(g.chunks(share.begin + i), ring_,
+                      operand_descriptor(Shared<pairs>::operand(warpgroup(), segment_)),
+                      Shared<pairs>::scales(warpgroup(), segment_));
+      ++segment_;
+      built_ = barrier_test(rows_full(), rows_parity());
+      if (built_) build();
+      chains.sum(v);
+      SegmentSums<used>::add(Shared<pairs>::stack(p_), v, static_cast<unsigned>(i), i + 1 == n);
+    }
+    if (!join<used>(g, v)) return;
+    if (r.stage() == 0) {
+      finish_intermediate<used>(p_, r, unit_of(g, r), v);
+      finished_.add(p_, r.tile);
+    } else {
+      finish_rows<used>(p_, r, unit_of(g, r), v);
     }
   }
 
-  // Fetches the operand of the next record, if it is known to be there.
-  __device__ bool look_ahead() {
-    const Record& r = reader_.next();
-    if (!r.any() || r.ready == 0) return false;
-    const Share share(p_.gemm[r.kind], r, warpgroup());
-    if (!share.any()) return false;
-    operand_.fetch(p_, r, share.begin);
-    return true;
+  // Share's, once more: registers are short.
+  __device__ static int unit_of(const Gemm& g, const Record& r) {
+    return r.first_unit + warpgroup() / g.parts;
+  }
+
+  static constexpr unsigned row_slots = SharedPlaces<pairs>::row_slots;
+  __device__ std::uint64_t* rows_full() const {
+    return SharedHead::rows_full(warpgroup()) + segment_ % row_slots;
+  }
+  __device__ unsigned rows_parity() const { return segment_ / row_slots & 1; }
+
+  // The next segment's operand. Its rows are there, and no product of the segment before last is under way.
+  __device__ void build() {
+    std::byte* const rows = Shared<pairs>::rows(warpgroup(), segment_);
+    if (pairs == 2 && *Shared<pairs>::row_pairs(rows) == 2)
+      build_operand<pairs, pairs>(warpgroup(), segment_, rows);
+    else
+      build_operand<pairs, 1>(warpgroup(), segment_, rows);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+      barrier_arrive(SharedHead::rows_empty(warpgroup()) + segment_ % row_slots);
   }
 
   // Where warpgroups share a unit: leaves this part's sums for the others or, as the last to come, adds all
   // up. True where v has the unit's sums then. Each warp for its own rows.
-  __device__ bool join(const Gemm& g, float (&v)[values]) {
+  template <int used>
+  __device__ bool join(const Gemm& g, float (&v)[2 * used]) {
+    constexpr int values = 2 * used;
     if (g.parts_in_use == 1) return true;
     const unsigned n = reader_.passed();
     reader_.wait_for_partials();
@@ -137,11 +149,10 @@ class Consumer {
 
   const Params& p_;
   RecordReader reader_;
-  Operand<pairs> operand_;
-  Chains<pairs> chains_;
   Finished finished_;
   Ring ring_;
-  int buffer_ = 0;  // of the operand that is multiplied next
+  unsigned segment_ = 0;  // that is multiplied next, of all of the warpgroup's
+  bool built_ = false;    // its operand is there, as far as this warp makes it
 };
 
 }  // namespace kerf::op::sm90::w4a4

@@ -85,6 +85,7 @@ class Finished {
     tile_ = tile;
     ++count_;
   }
+  [[nodiscard]] __device__ bool any() const { return count_ != 0; }
   __device__ void tell(const Params& p) {
     if (count_ == 0) return;
     __syncwarp();
@@ -96,13 +97,5 @@ class Finished {
   int tile_ = -1;
   unsigned count_ = 0;
 };
-
-// Until GEMM1 of the record's tile is done.
-__device__ inline void wait_for_intermediate(const Params& p, const Record& r) {
-  if (threadIdx.x % 32 == 0)
-    while (load_acquire(p.done + r.tile) < r.awaited) {
-    }
-  __syncwarp();
-}
 
 }  // namespace kerf::op::sm90::w4a4

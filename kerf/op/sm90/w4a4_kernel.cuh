@@ -16,6 +16,11 @@ __device__ inline void init_barriers(int stages) {
       barrier_init(SharedHead::ring_full(warpgroup) + i, 1);
       barrier_init(SharedHead::ring_empty(warpgroup) + i, warpgroup_threads / 32);
     }
+  for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup)
+    for (int i = 0; i < most_row_slots; ++i) {
+      barrier_init(SharedHead::rows_full(warpgroup) + i, row_arrivals);
+      barrier_init(SharedHead::rows_empty(warpgroup) + i, warpgroup_threads / 32);
+    }
   for (unsigned n = 0; n < record_slots; ++n) {
     barrier_init(SharedHead::record_full(n), 1);
     barrier_init(SharedHead::record_empty(n), record_readers);

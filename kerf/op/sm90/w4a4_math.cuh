@@ -149,8 +149,9 @@ class SegmentSums {
   static constexpr int values = 2 * pairs;
 
   // Adds segment `index` of the part; where it is the last, v becomes the part's sum.
-  __device__ static void add(const Params& p, float (&v)[values], unsigned index, bool last) {
-    float* top = Shared<pairs>::stack(p) + threadIdx.x + __popc(index) * values * consumers;
+  // stack: the block's words.
+  __device__ static void add(float* stack, float (&v)[values], unsigned index, bool last) {
+    float* top = stack + threadIdx.x + __popc(index) * values * consumers;
     for (unsigned bits = index; last ? bits != 0 : (bits & 1) != 0;
          bits = last ? bits & (bits - 1) : bits >> 1) {
       top -= values * consumers;

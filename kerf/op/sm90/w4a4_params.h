@@ -30,6 +30,7 @@ struct Params {
   std::uint32_t* queue;  // items handed out
   std::uint32_t* done;   // [max_tiles] see Record::awaited
   std::int32_t tile;     // rows of a tile
+  std::int32_t tiles;    // at most, as long as the metadata's lists of them are
   Gemm gemm[4];
   SharedPlan plan;
 };

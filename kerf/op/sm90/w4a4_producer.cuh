@@ -1,8 +1,9 @@
-// The warps that fetch: each fills one warpgroup's ring with the chunks of its shares, in order. They wait
-// for nothing but room, so that GEMM2's weights arrive while GEMM1 is being finished elsewhere.
+// The warps that fetch: each fills one warpgroup's ring with the chunks of its shares, in order, and asks for
+// the tokens' rows. Weights wait for nothing but room, so that GEMM2's arrive while GEMM1 is being finished
+// elsewhere.
 #pragma once
 
-#include "kerf/op/sm90/w4a4_records.cuh"
+#include "kerf/op/sm90/w4a4_rows.cuh"
 
 namespace kerf::op::sm90::w4a4 {
 
@@ -16,18 +17,21 @@ __device__ void produce(const Params& p, int warpgroup) {
   const bool leader = threadIdx.x % 32 == 0;
 
   // A block asks for more work as late as its ring allows, so that at the start, and where there is little,
-  // no block has two items while another has none. A consumer looks at the next record before it begins its
-  // last segment: that much must fit the ring without it.
-  int until_ahead = stages >= segment_chunks ? stages + 1 : stages;
+  // no block has two items while another has none.
+  int until_ahead = stages;
   Scheduler<pairs> scheduler(p);
   if (warpgroup == 0) scheduler.publish();
 
   RecordReader reader;
+  RowFeed<pairs> rows(p, warpgroup);
   int slot = 0;
-  unsigned parity = 1;  // a fresh barrier lets who waits for the phase before it pass
-  for (;;) {
+  unsigned parity = 1;
+  for (;; reader.pass()) {
+    const unsigned n = reader.passed();
+    // The rows keep up with the records, so that there is always room for another.
+    while (rows.passed() + 1 < n) rows.advance(n);
     const Record& r = reader.current();
-    if (!r.any()) return;
+    if (!r.any()) break;
     const int stage = r.stage();
     const Gemm& g = p.gemm[r.kind];
     const Share share(g, r, warpgroup);
@@ -35,13 +39,16 @@ __device__ void produce(const Params& p, int warpgroup) {
     const std::uint8_t* scales = p.scales[stage] +
                                  static_cast<std::int64_t>(row / unit_rows) * (g.k / 64) * half_scale_bytes +
                                  share.begin * segment_chunks * chunk_scale_bytes;
-    reader.pass();
 
     bool asked = warpgroup != 0;
     int k = share.begin * segment_values;
     const int k_end = share.any() ? min(g.k, share.end * segment_values) : k;
+    rows.advance(n + 1);
     for (; k < k_end; k += chunk_values) {
-      barrier_wait(empty + slot, parity);
+      while (!barrier_test(empty + slot, parity)) {
+        rows.advance(n + 1);
+        if (rows.passed() == n + 1) barrier_wait(empty + slot, parity);
+      }
       if (leader) {
         std::byte* const to = ring + slot * chunk_bytes;
         std::uint64_t* const barrier = full + slot;
@@ -65,6 +72,7 @@ __device__ void produce(const Params& p, int warpgroup) {
     }
     if (!asked) scheduler.publish();
   }
+  while (rows.passed() != reader.passed()) rows.advance(reader.passed());
 }
 
 }  // namespace kerf::op::sm90::w4a4

@@ -22,7 +22,6 @@ struct Record {
   int first_unit;  // of the item
   int awaited;  // GEMM2: done[tile] when all of the tile's GEMM1 is: warps that finished a unit's rows, per
                 // pass
-  int ready;    // GEMM2: that was so when the record was written
   int tokens[4];
   internal::ExpertScalars scalars;
 
@@ -32,13 +31,19 @@ struct Record {
 static_assert(sizeof(Record) <= record_words * 4);
 inline constexpr int scalar_words = sizeof(internal::ExpertScalars) / 4;
 
-// Arrivals that empty a record's slot: each consumer's and producer's warp.
-inline constexpr int record_readers = consumers / 32 + warpgroups;
+// Arrivals that empty a record's slot: each consumer's warp, and each producer's for weights and for rows.
+inline constexpr int record_readers = consumers / 32 + 2 * warpgroups;
 
 template <int pairs>
 class Scheduler {
  public:
-  __device__ explicit Scheduler(const Params& p) : p_(p) {}
+  // Looks up what the first items will need, all at once.
+  __device__ explicit Scheduler(const Params& p) : p_(p), live_tiles_(__ldg(p.live_tiles)) {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    if (lane >= p.tiles) return;
+    lane_expert_ = __ldg(p.tile_to_expert + lane);
+    lane_limit_ = __ldg(p.tile_to_limit + lane);
+  }
 
   // Writes the next record, the last of which says that it is; after that does nothing. By a whole warp.
   __device__ void publish() {
@@ -61,7 +66,6 @@ class Scheduler {
         r.expert = expert_;
         r.first_unit = first_unit_;
         r.awaited = awaited;
-        r.ready = (kind_ & 1) == 0 || load_acquire(p_.done + tile_) >= awaited;
       }
       row_ += count;
     }
@@ -75,20 +79,27 @@ class Scheduler {
   __device__ void draw() {
     int n = 0;
     if (threadIdx.x % 32 == 0) n = static_cast<int>(atomicAdd(p_.queue, 1U));
-    const int live = __ldg(p_.live_tiles);
     n = __shfl_sync(~0U, n, 0);
-    const Item item = item_of(p_.gemm, live, static_cast<int>(gridDim.x), n);
+    const Item item = item_of(p_.gemm, live_tiles_, static_cast<int>(gridDim.x), n);
     kind_ = item.kind;
     if (kind_ < 0) return;
     tile_ = item.tile;
     first_unit_ = item.first_unit;
-    expert_ = __ldg(p_.tile_to_expert + tile_);
-    limit_ = __ldg(p_.tile_to_limit + tile_);
+    if (tile_ < 32) {
+      expert_ = __shfl_sync(~0U, lane_expert_, tile_);
+      limit_ = __shfl_sync(~0U, lane_limit_, tile_);
+    } else {
+      expert_ = __ldg(p_.tile_to_expert + tile_);
+      limit_ = __ldg(p_.tile_to_limit + tile_);
+    }
     row_ = tile_ * p_.tile;
     passes_ = divided_up(limit_ - row_, 2 * pairs);
   }
 
   const Params& p_;
+  int live_tiles_;
+  int lane_expert_ = 0;  // of tile number lane
+  int lane_limit_ = 0;
   unsigned written_ = 0;
   int kind_ = 0;
   int tile_ = 0;
@@ -102,9 +113,14 @@ class Scheduler {
 // One reader's way through the records.
 class RecordReader {
  public:
-  // Waits for the record behind those that were passed, or for the one behind that.
+  // Waits for the record behind those that were passed.
   __device__ const Record& current() const { return wait(passed_); }
-  __device__ const Record& next() const { return wait(passed_ + 1); }
+  // The same, where it is known to be there.
+  [[nodiscard]] __device__ const Record& peek() const { return *SharedHead::record(passed_); }
+  // Whether it is there.
+  [[nodiscard]] __device__ bool there() const {
+    return barrier_test(SharedHead::record_full(passed_), (passed_ / record_slots) & 1);
+  }
   [[nodiscard]] __device__ unsigned passed() const { return passed_; }
   // The current record is done with, for this warp.
   __device__ void pass() {

@@ -27,6 +27,10 @@ struct SharedHead {
     return ring_full(2 * warpgroups) + n % record_slots;
   }
   __device__ static std::uint64_t* record_empty(unsigned n) { return record_full(n) + record_slots; }
+  __device__ static std::uint64_t* rows_full(int warpgroup) {
+    return ring_full(2 * warpgroups) + 2 * record_slots + warpgroup * most_row_slots;
+  }
+  __device__ static std::uint64_t* rows_empty(int warpgroup) { return rows_full(warpgroups + warpgroup); }
   __device__ static Record* record(unsigned n) {
     return reinterpret_cast<Record*>(
         shared_at(Places::records + static_cast<int>(n % record_slots) * record_words * 4));
@@ -41,13 +45,22 @@ struct SharedHead {
 template <int pairs>
 struct Shared : SharedHead {
   using Places = SharedPlaces<pairs>;
-  __device__ static std::byte* operand(int warpgroup, int buffer) {
-    return shared_at(Places::operand) + (warpgroup * 2 + buffer) * operand_bytes * pairs;
+  __device__ static std::byte* operand(int warpgroup, unsigned n) {
+    return shared_at(Places::operand) + (warpgroup * 2 + static_cast<int>(n % 2)) * operand_bytes * pairs;
   }
   // [2 * pairs][32]
-  __device__ static float* scales(int warpgroup, int buffer) {
+  __device__ static float* scales(int warpgroup, unsigned n) {
     return reinterpret_cast<float*>(shared_at(Places::scales)) +
-           (warpgroup * 2 + buffer) * 2 * pairs * numeric::blocks_per_segment;
+           (warpgroup * 2 + static_cast<int>(n % 2)) * 2 * pairs * numeric::blocks_per_segment;
+  }
+  // [2 * pairs][row_bytes]
+  __device__ static std::byte* rows(int warpgroup, unsigned n) {
+    const int slot = static_cast<int>(n % Places::row_slots);
+    return shared_at(Places::rows) + (warpgroup * Places::row_slots + slot) * Places::row_slot_bytes;
+  }
+  // Behind them: 1 or 2, how many pairs of tokens the pass has.
+  __device__ static int* row_pairs(std::byte* rows) {
+    return reinterpret_cast<int*>(rows + 2 * pairs * row_bytes);
   }
   // [2 * pairs][128]
   __device__ static float* partials(unsigned n, int warpgroup) {

@@ -1,0 +1,100 @@
+// The tokens' side on its way into shared memory: for each of a warpgroup's segments the tokens' codes and
+// scales, in order, as far ahead as there are slots. Under a full load of weights the memory answers late, so
+// that those who multiply must not be the ones who ask.
+#pragma once
+
+#include "kerf/op/sm90/w4a4_records.cuh"
+
+namespace kerf::op::sm90::w4a4 {
+
+// Arrivals that fill a slot: each lane's copies, and what one lane writes itself.
+inline constexpr int row_arrivals = 33;
+
+// Used by a whole warp, which also fetches weights: nothing here waits.
+template <int pairs>
+class RowFeed {
+ public:
+  static constexpr unsigned slots = SharedPlaces<pairs>::row_slots;
+
+  __device__ RowFeed(const Params& p, int warpgroup) : p_(p), warpgroup_(warpgroup) {}
+
+  // Records of which nothing is left.
+  [[nodiscard]] __device__ unsigned passed() const { return reader_.passed(); }
+
+  // Asks for segments of records before number `limit`, all of which have been written, until there is no
+  // slot, or a record waits for its intermediate.
+  __device__ void advance(unsigned limit) {
+    while (passed() != limit) {
+      const Record& r = reader_.peek();
+      const Share share(p_.gemm[r.kind], r, warpgroup_);
+      if (share.begin + segment_ >= share.end) {
+        reader_.pass();
+        segment_ = 0;
+        ready_ = false;
+        continue;
+      }
+      std::uint64_t* const empty = SharedHead::rows_empty(warpgroup_) + asked_ % slots;
+      if (!barrier_test(empty, (asked_ / slots + 1) & 1) || !is_ready(r)) return;
+      ask(r, share.begin + segment_);
+      ++segment_;
+      ++asked_;
+    }
+  }
+
+ private:
+  __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
+
+  __device__ bool is_ready(const Record& r) {
+    if (r.stage() == 0 || ready_) return true;
+    int done = 0;
+    if (lane() == 0) done = load_acquire(p_.done + r.tile);
+    ready_ = __shfl_sync(~0U, done, 0) >= r.awaited;
+    __syncwarp();
+    return ready_;
+  }
+
+  // -1: there is none.
+  __device__ static int row_of(const Record& r, int token) {
+    if (token >= r.count) return -1;
+    return r.stage() == 0 ? r.tokens[token] : r.first_row + token;
+  }
+
+  __device__ void ask(const Record& r, int segment) {
+    std::byte* const to = Shared<pairs>::rows(warpgroup_, asked_);
+    std::uint64_t* const full = SharedHead::rows_full(warpgroup_) + asked_ % slots;
+    const int stage = r.stage();
+    const int k = p_.gemm[stage].k;
+    const int first = segment * segment_values;
+#pragma unroll
+    for (int j = 0; j < pairs; ++j) {  // 16 lanes a token, 32 codes each
+      const int token = lane() / 16 + 2 * j;
+      const int at = lane() % 16 * 16;
+      const int row = row_of(r, token);
+      const bool any = row >= 0 && first + 2 * at < k;
+      const std::int64_t from = any ? static_cast<std::int64_t>(row) * (k / 2) + first / 2 + at : 0;
+      copy_16(to + token * row_bytes + at, p_.a[stage] + from, any);
+    }
+    if (lane() < 16 * pairs) {  // 8 lanes a token, 4 scales each
+      const int token = lane() / 8;
+      const int at = lane() % 8 * 4;
+      const int row = row_of(r, token);
+      const bool any = row >= 0 && first + 16 * at < k;
+      const std::int64_t from = any ? static_cast<std::int64_t>(row) * (k / 16) + first / 16 + at : 0;
+      copy_4(to + token * row_bytes + row_code_bytes + at, p_.a_sf[stage] + from, any);
+    }
+    barrier_arrive_copied(full);
+    if (lane() == 0) {
+      *Shared<pairs>::row_pairs(to) = r.count > 2 ? 2 : 1;
+      barrier_arrive(full);
+    }
+  }
+
+  const Params& p_;
+  int warpgroup_;
+  RecordReader reader_;
+  int segment_ = 0;     // of the record, the next to ask for
+  bool ready_ = false;  // the record's intermediate is there
+  unsigned asked_ = 0;  // segments, in all
+};
+
+}  // namespace kerf::op::sm90::w4a4
