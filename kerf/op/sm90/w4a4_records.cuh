@@ -38,11 +38,12 @@ template <int pairs>
 class Scheduler {
  public:
   // Looks up what the first items will need, all at once.
-  __device__ explicit Scheduler(const Params& p) : p_(p), live_tiles_(__ldg(p.live_tiles)) {
+  __device__ explicit Scheduler(const Params& p) : p_(p) {
     const int lane = static_cast<int>(threadIdx.x % 32);
-    if (lane >= p.tiles) return;
-    lane_expert_ = __ldg(p.tile_to_expert + lane);
-    lane_limit_ = __ldg(p.tile_to_limit + lane);
+    if (lane < min(p.tiles, first_tiles))
+      SharedHead::first_tiles()[lane] = make_int2(__ldg(p.tile_to_expert + lane), __ldg(p.tile_to_limit + lane));
+    if (lane == 0) *SharedHead::live_tiles() = __ldg(p.live_tiles);
+    __syncwarp();
   }
 
   // Writes the next record, the last of which says that it is; after that does nothing. By a whole warp.
@@ -54,7 +55,7 @@ class Scheduler {
     const int lane = static_cast<int>(threadIdx.x % 32);
     if (kind_ >= 0) {
       const int count = min(limit_ - row_, 2 * pairs);
-      const int awaited = p_.gemm[0].units * 4 * passes_;
+      const int passes = divided_up(limit_ - tile_ * p_.tile, 2 * pairs);
       if (lane < count) r.tokens[lane] = __ldg(p_.permuted_to_token + row_ + lane);
       if (lane < scalar_words)
         reinterpret_cast<float*>(&r.scalars)[lane] =
@@ -65,7 +66,7 @@ class Scheduler {
         r.count = count;
         r.expert = expert_;
         r.first_unit = first_unit_;
-        r.awaited = awaited;
+        r.awaited = p_.gemm[0].units * 4 * passes;
       }
       row_ += count;
     }
@@ -80,26 +81,23 @@ class Scheduler {
     int n = 0;
     if (threadIdx.x % 32 == 0) n = static_cast<int>(atomicAdd(p_.queue, 1U));
     n = __shfl_sync(~0U, n, 0);
-    const Item item = item_of(p_.gemm, live_tiles_, static_cast<int>(gridDim.x), n);
+    const Item item = item_of(p_.gemm, *SharedHead::live_tiles(), static_cast<int>(gridDim.x), n);
     kind_ = item.kind;
     if (kind_ < 0) return;
     tile_ = item.tile;
     first_unit_ = item.first_unit;
-    if (tile_ < 32) {
-      expert_ = __shfl_sync(~0U, lane_expert_, tile_);
-      limit_ = __shfl_sync(~0U, lane_limit_, tile_);
+    if (tile_ < first_tiles) {
+      const int2 tile = SharedHead::first_tiles()[tile_];
+      expert_ = tile.x;
+      limit_ = tile.y;
     } else {
       expert_ = __ldg(p_.tile_to_expert + tile_);
       limit_ = __ldg(p_.tile_to_limit + tile_);
     }
     row_ = tile_ * p_.tile;
-    passes_ = divided_up(limit_ - row_, 2 * pairs);
   }
 
   const Params& p_;
-  int live_tiles_;
-  int lane_expert_ = 0;  // of tile number lane
-  int lane_limit_ = 0;
   unsigned written_ = 0;
   int kind_ = 0;
   int tile_ = 0;
@@ -107,7 +105,6 @@ class Scheduler {
   int first_unit_ = 0;
   int row_ = 0;  // of the next pass
   int limit_ = 0;
-  int passes_ = 0;
 };
 
 // One reader's way through the records.

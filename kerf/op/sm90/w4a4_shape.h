@@ -129,6 +129,7 @@ inline constexpr int most_row_slots = 4;
 inline constexpr int record_slots = 4;   // records between who writes them and who works on them
 inline constexpr int partial_slots = 2;  // records whose parts may be unfinished at a time
 inline constexpr int record_words = 20;
+inline constexpr int first_tiles = 32;  // whose experts a block looks up at once
 inline constexpr int most_shared = 227 * 1024;
 inline constexpr int most_stages = 6;
 
@@ -143,8 +144,10 @@ struct SharedPlaces {
       barriers + (2 * warpgroups * most_stages + 2 * record_slots + 2 * warpgroups * most_row_slots) * 8;
   // [partial_slots][warpgroups][4]: how many parts of a unit are there, for each warp's rows
   static constexpr int arrived = records + record_slots * record_words * 4;
+  // [first_tiles] expert, limit; then live_tiles
+  static constexpr int tiles = arrived + partial_slots * warpgroups * 4 * 4;
   // [warpgroups][2][operand_bytes * pairs]: the B operands of two segments
-  static constexpr int operand = (arrived + partial_slots * warpgroups * 4 * 4 + 127) / 128 * 128;
+  static constexpr int operand = (tiles + first_tiles * 8 + 4 + 127) / 128 * 128;
   // [warpgroups][2][2 * pairs][32] f32: the tokens' scales in them
   static constexpr int scales = operand + warpgroups * 2 * operand_bytes * pairs;
   // [partial_slots][warpgroups][2 * pairs][128] f32: sums of parts

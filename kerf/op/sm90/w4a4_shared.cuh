@@ -35,6 +35,8 @@ struct SharedHead {
     return reinterpret_cast<Record*>(
         shared_at(Places::records + static_cast<int>(n % record_slots) * record_words * 4));
   }
+  __device__ static int2* first_tiles() { return reinterpret_cast<int2*>(shared_at(Places::tiles)); }
+  __device__ static int* live_tiles() { return reinterpret_cast<int*>(first_tiles() + w4a4::first_tiles); }
   // [4]: how many parts of a unit are there, for each warp's rows.
   __device__ static int* arrived(unsigned n, int unit) {
     const int slot = static_cast<int>(n % partial_slots);
