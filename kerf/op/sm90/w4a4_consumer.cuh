@@ -110,7 +110,7 @@ class Consumer {
     const float* const all = Shared<pairs>::partials(n, unit * g.parts) + thread;
 #pragma unroll
     for (int j = 0; j < values; ++j) {
-      const auto part = [&](int i) { return all[(i * values + j) * warpgroup_threads]; };
+      const auto part = [&](int i) { return all[(i * 2 * pairs + j) * warpgroup_threads]; };
       v[j] = __fadd_rn(part(0), part(1));
       if (g.parts_in_use == 3) v[j] = __fadd_rn(v[j], part(2));
       if (g.parts_in_use == 4) v[j] = __fadd_rn(v[j], __fadd_rn(part(2), part(3)));
