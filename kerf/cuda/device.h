@@ -123,5 +123,6 @@ void copy(void* to, const void* from, std::size_t bytes, StreamHandle stream);
 void zero(void* at, std::size_t bytes, StreamHandle stream);
 // The same, done when it returns.
 void copy(void* to, const void* from, std::size_t bytes);
+void zero(void* at, std::size_t bytes);
 
 }  // namespace kerf::cuda

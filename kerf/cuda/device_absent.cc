@@ -40,6 +40,7 @@ void Graph::launch(StreamHandle /*stream*/) const { absent(); }
 bool on_device(const void* /*pointer*/) { return false; }
 void copy(void* /*to*/, const void* /*from*/, std::size_t /*bytes*/, StreamHandle /*stream*/) { absent(); }
 void zero(void* /*at*/, std::size_t /*bytes*/, StreamHandle /*stream*/) { absent(); }
+void zero(void* /*at*/, std::size_t /*bytes*/) { absent(); }
 void copy(void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) { absent(); }
 
 }  // namespace kerf::cuda

@@ -156,5 +156,9 @@ void copy(void* to, const void* from, std::size_t bytes) {
   // streams do not wait for the default one.
   check(cudaStreamSynchronize(cudaStreamLegacy), "copying");
 }
+void zero(void* at, std::size_t bytes) {
+  zero(at, bytes, cudaStreamLegacy);
+  check(cudaStreamSynchronize(cudaStreamLegacy), "clearing memory");
+}
 
 }  // namespace kerf::cuda

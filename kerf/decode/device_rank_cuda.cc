@@ -74,6 +74,7 @@ DeviceRank::DeviceRank(std::span<const Layer* const> layers, const Plan& plan,
   const std::int64_t hidden = first.shape().hidden;
   StepSizes sizes;
   std::int64_t counters = 0;
+  std::int64_t kept = 0;
   bool sums = false;
   for (const Layer* each : layers) {
     const Layer& layer = *each;
@@ -84,6 +85,7 @@ DeviceRank::DeviceRank(std::span<const Layer* const> layers, const Plan& plan,
       sizes.cover({routing::metadata_words(shape.metadata), op::gemm2_rows(shape.metadata, hidden),
                    static_cast<std::int64_t>(experts.scratch_bytes(shape.metadata, shape.tactic))});
       counters = std::max(counters, static_cast<std::int64_t>(experts.counter_words(shape.metadata)));
+      kept = std::max(kept, static_cast<std::int64_t>(experts.kept_bytes(shape.metadata)));
       sums = sums || (step.tail == tail::Kind::exact && layer.sliced_in(step.mode));
     }
   }
@@ -94,6 +96,8 @@ DeviceRank::DeviceRank(std::span<const Layer* const> layers, const Plan& plan,
   weights_ = Tensor(memory_, Dtype::f32, {tokens, first.top_k()});
   scratch_ = Tensor(memory_, Dtype::u8, {sizes.workspace});
   counters_ = Tensor(memory_, Dtype::i32, {counters});
+  kept_ = Tensor(memory_, Dtype::u8, {kept});
+  cuda::zero(kept_.bytes().data(), kept_.bytes().size());
   rows_ = Tensor(memory_, Dtype::bf16, {sizes.rows, hidden});
   if (sums) sums_ = Tensor(memory_, Dtype::f32, {sizes.rows, hidden});
   partial_ = Tensor(memory_, Dtype::bf16, {tokens, hidden});
@@ -159,7 +163,8 @@ void DeviceRank::run_experts(std::size_t position, const StackStep& step, cuda::
     tokens.x = pointer<std::uint16_t>(l.x);
   }
   const tail::DevicePart to = part(position, step);
-  experts.run(tokens, shape.metadata, out.metadata, shape.tactic, {scratch_.bytes(), out.counters},
+  experts.run(tokens, shape.metadata, out.metadata, shape.tactic,
+              {scratch_.bytes(), out.counters, kept_.bytes()},
               {to.rows != nullptr ? pointer<std::uint16_t>(rows_) : nullptr,
                to.sums != nullptr ? pointer<float>(sums_) : nullptr},
               stream);

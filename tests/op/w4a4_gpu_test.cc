@@ -58,6 +58,7 @@ struct Layer {
   tensor::HostMemory memory;
   layout::Nvfp4Experts experts;
   OnDevice<std::uint8_t> w13, w13_sf, w2, w2_sf;
+  OnDevice<std::uint8_t> kept{std::size_t{64} << 20, 0};  // of all the layer's steps, whatever their shapes
   std::unique_ptr<RoutedExperts> host;
   std::unique_ptr<DeviceExperts> device;
 };
@@ -114,7 +115,9 @@ struct DeviceStep {
     to(live, routed.host.live_tiles);
   }
 
-  void enqueue(const DeviceExperts& experts, cuda::StreamHandle stream) const {
+  void enqueue(const Layer& layer, cuda::StreamHandle stream) const {
+    const DeviceExperts& experts = *layer.device;
+    ASSERT_LE(experts.kept_bytes(shape), layer.kept.span().size());
     cuda::zero(counters.get(), counters.span().size_bytes(), stream);
     DeviceRows out;
     if constexpr (std::is_same_v<Value, float>)
@@ -124,8 +127,10 @@ struct DeviceStep {
     const routing::Metadata metadata{total.span(),       map.span(),        tokens.span(),
                                      weights.span(),     histogram.span(),  counts.span(),
                                      tile_expert.span(), tile_limit.span(), live.span()};
-    experts.run({count, a.get(), a_sf.get()}, shape, metadata, tactic,
-                {std::as_writable_bytes(scratch.span()), counters.span()}, out, stream);
+    experts.run(
+        {count, a.get(), a_sf.get()}, shape, metadata, tactic,
+        {std::as_writable_bytes(scratch.span()), counters.span(), std::as_writable_bytes(layer.kept.span())},
+        out, stream);
   }
 
   [[nodiscard]] std::vector<Value> result() const {
@@ -212,7 +217,7 @@ void expect_same(const Layer& layer, const StepData& step, std::span<const Tacti
   for (const Tactic tactic : tactics) {
     const Routed routed(*layer.device, step, tactic.tile);
     const DeviceStep<Value> there(*layer.device, step, routed, tactic);
-    there.enqueue(*layer.device, stream.handle());
+    there.enqueue(layer, stream.handle());
     stream.synchronize();
     expect_rows(there.result(), want, routed, layer.host->shape().hidden,
                 what + ", T " + std::to_string(step.tokens) + ", tile " + std::to_string(tactic.tile) +
@@ -356,7 +361,7 @@ TEST_F(W4a4OnGpu, AReplayedGraphFollowsTheMetadata) {
     const DeviceStep<std::uint16_t> there(*layer.device, step, routed, tactic);
     const cuda::Stream stream;
     const cuda::Graph graph =
-        cuda::Graph::capture(stream.handle(), [&] { there.enqueue(*layer.device, stream.handle()); });
+        cuda::Graph::capture(stream.handle(), [&] { there.enqueue(layer, stream.handle()); });
     for (int replay = 0; replay < 6; ++replay) {
       step = test::random_step(9, 2, 6, shape.hidden, 6910 + static_cast<std::uint64_t>(replay));
       if (replay == 2) std::fill(step.ids.begin(), step.ids.end(), -1);

@@ -66,7 +66,7 @@ class DeviceRank {
   tensor::Tensor metadata_;            // 32-bit words
   tensor::Tensor codes_, scales_;      // [T, H/2], [T, H/16]
   tensor::Tensor ids_, weights_;       // [T, K]
-  tensor::Tensor scratch_, counters_;  // the op's
+  tensor::Tensor scratch_, counters_, kept_;  // the op's
   tensor::Tensor rows_, sums_;         // [gemm2_rows, H] bf16, f32
   tensor::Tensor partial_;             // [T, H] bf16
 };

@@ -92,8 +92,10 @@ void DeviceExperts::body(const Tokens& tokens, const routing::MetadataShape& sha
       there.copy_of(metadata.tile_to_expert),    there.copy_of(metadata.tile_to_limit),
       there.copy_of(metadata.live_tiles)};
   const DeviceScratch scratch{there.room<std::byte>(scratch_bytes(shape, tactic)),
-                              there.room<std::uint32_t>(counter_words(shape))};
+                              there.room<std::uint32_t>(counter_words(shape)),
+                              there.room<std::byte>(kept_bytes(shape))};
   cuda::zero(scratch.counters.data(), scratch.counters.size_bytes(), stream);
+  cuda::zero(scratch.kept.data(), scratch.kept.size_bytes(), stream);
   std::visit(
       [&](auto host) {
         using Value = typename decltype(host)::value_type;

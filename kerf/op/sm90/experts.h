@@ -31,6 +31,9 @@ struct DeviceRows {
 struct DeviceScratch {
   std::span<std::byte> bytes;         // scratch_bytes(), contents do not matter
   std::span<std::uint32_t> counters;  // counter_words(), zero when a run begins; whatever after it
+  // kept_bytes(), of any number of steps: zero once, then as runs leave it, one at a time. Layers and steps
+  // share it.
+  std::span<std::byte> kept{};
 };
 
 class DeviceExperts : public internal::Bound {
@@ -43,6 +46,8 @@ class DeviceExperts : public internal::Bound {
                                                   Tactic tactic) const = 0;
   // 32-bit words; a few, that the kernel in front of the run zeroes.
   [[nodiscard]] virtual std::size_t counter_words(const routing::MetadataShape& shape) const = 0;
+
+  [[nodiscard]] virtual std::size_t kept_bytes(const routing::MetadataShape& /*shape*/) const { return 0; }
 
   // Enqueues the GEMMs: both, with all that is between them. The metadata's spans are device memory; the host
   // reads none of them, so that a captured run follows whatever they hold at replay. Of rows only those that

@@ -138,6 +138,21 @@ __device__ inline int count_shared(int* at, int n) {
   return before;
 }
 
+// 16 bytes as a whole, past the caches of this multiprocessor.
+__device__ inline void store_whole(uint4* p, uint4 v) {
+  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
+               : "memory");
+}
+__device__ inline uint4 load_whole(const uint4* p) {
+  uint4 v;
+  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p)
+               : "memory");
+  return v;
+}
+
 // A load that other blocks' earlier writes are visible to, and what releases them.
 __device__ inline std::int32_t load_acquire(const std::uint32_t* p) {
   std::uint32_t v;

@@ -40,7 +40,7 @@ CUtensorMap byte_map(const void* base, std::int64_t rows, std::int64_t row_bytes
   const cuuint32_t steps[2] = {1, 1};
   const CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void*>(base), sizes,
                                  strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, native(swizzle),
-                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
     fail(ErrorKind::device, "no tensor map of [{}, {}] bytes in boxes of [{}, {}]: driver error {}", rows,
          row_bytes, box_rows, box_bytes, static_cast<int>(result));

@@ -17,16 +17,6 @@ using w4a4::Params;
 
 constexpr int pairs_of(int config) { return config == 1 ? 2 : 1; }
 
-// The intermediate: codes, then scales, for every padded row.
-struct Intermediate {
-  std::int64_t codes;
-  std::int64_t scales;
-
-  Intermediate(const routing::MetadataShape& shape, std::int64_t width)
-      : codes((shape.max_padded() * (width / 2) + 255) / 256 * 256),
-        scales((shape.max_padded() * (width / 16) + 255) / 256 * 256) {}
-};
-
 class W4a4Experts final : public DeviceExperts {
  public:
   explicit W4a4Experts(const Nvfp4Args& args)
@@ -55,40 +45,37 @@ class W4a4Experts final : public DeviceExperts {
     w4a4::prepare();
   }
 
-  [[nodiscard]] std::size_t scratch_bytes(const routing::MetadataShape& shape,
+  [[nodiscard]] std::size_t scratch_bytes(const routing::MetadataShape& /*shape*/,
                                           Tactic /*tactic*/) const override {
-    const Intermediate h(shape, w_.shape.intermediate);
-    return static_cast<std::size_t>(h.codes + h.scales);
+    return 0;
+  }
+  [[nodiscard]] std::size_t counter_words(const routing::MetadataShape& /*shape*/) const override {
+    return 0;
   }
 
-  // The queue, and a count for each tile.
-  [[nodiscard]] std::size_t counter_words(const routing::MetadataShape& shape) const override {
-    return static_cast<std::size_t>(1 + shape.max_tiles());
+  // What launches know of one another, then the intermediate.
+  [[nodiscard]] std::size_t kept_bytes(const routing::MetadataShape& shape) const override {
+    return sizeof(w4a4::Kept) +
+           static_cast<std::size_t>(shape.max_padded() * (w_.shape.intermediate / 16) * w4a4::block_bytes);
   }
 
   void run(const DeviceTokens& tokens, const routing::MetadataShape& shape, const routing::Metadata& metadata,
            Tactic tactic, const DeviceScratch& scratch, const DeviceRows& rows,
            cuda::StreamHandle stream) const override {
     if (shape.max_tiles() == 0) return;
-    const Intermediate place(shape, w_.shape.intermediate);
-    auto* const h = reinterpret_cast<std::uint8_t*>(scratch.bytes.data());
     const int config = std::max(tactic.config, 0);
     Params p = base_;
     p.plan = plan_of(config);
-    p.h = h;
-    p.h_sf = h + place.codes;
-    p.a[0] = tokens.a;
-    p.a[1] = p.h;
-    p.a_sf[0] = tokens.a_sf;
-    p.a_sf[1] = p.h_sf;
+    p.kept = reinterpret_cast<w4a4::Kept*>(scratch.kept.data());
+    p.h = reinterpret_cast<uint4*>(p.kept + 1);
+    p.a = tokens.a;
+    p.a_sf = tokens.a_sf;
     p.rows = rows.rows;
     p.sums = rows.sums;
     p.live_tiles = metadata.live_tiles.data();
     p.tile_to_expert = metadata.tile_to_expert.data();
     p.tile_to_limit = metadata.tile_to_limit.data();
     p.permuted_to_token = metadata.permuted_to_token.data();
-    p.queue = scratch.counters.data();
-    p.done = p.queue + 1;
     p.tile = static_cast<std::int32_t>(shape.tile);
     p.tiles = static_cast<std::int32_t>(shape.max_tiles());
     const std::int64_t items = shape.max_tiles() * (p.gemm[0].groups + p.gemm[1].groups);

@@ -1,5 +1,5 @@
-// A warpgroup's way through its shares of the block's records. When it is through with a segment's products it
-// makes the operand of the segment behind, also across records, if the rows for it are there.
+// A warpgroup's way through its shares of the block's records. When it is through with a segment's products
+// it makes the operand of the segment behind, also across records, if the rows for it are there.
 #pragma once
 
 #include "kerf/op/sm90/w4a4_finish.cuh"
@@ -14,7 +14,6 @@ class Consumer {
 
   __device__ void run() {
     for (;; reader_.pass()) {
-      if (finished_.any() && (!reader_.there() || reader_.current().stage() != 0)) finished_.tell(p_);
       const Record& r = reader_.current();
       if (!r.any()) return;
       if constexpr (pairs == 2) {
@@ -54,12 +53,10 @@ class Consumer {
       SegmentSums<used>::add(Shared<pairs>::stack(p_), v, static_cast<unsigned>(i), i + 1 == n);
     }
     if (!join<used>(g, v)) return;
-    if (r.stage() == 0) {
+    if (r.stage() == 0)
       finish_intermediate<used>(p_, r, unit_of(g, r), v);
-      finished_.add(p_, r.tile);
-    } else {
+    else
       finish_rows<used>(p_, r, unit_of(g, r), v);
-    }
   }
 
   // Share's, once more: registers are short.
@@ -76,13 +73,12 @@ class Consumer {
   // The next segment's operand. Its rows are there, and no product of the segment before last is under way.
   __device__ void build() {
     std::byte* const rows = Shared<pairs>::rows(warpgroup(), segment_);
-    if (pairs == 2 && *Shared<pairs>::row_pairs(rows) == 2)
-      build_operand<pairs, pairs>(warpgroup(), segment_, rows);
+    if (pairs == 2 && Shared<pairs>::rows_are(rows)->count > 2)
+      build_operand<pairs, pairs>(p_, warpgroup(), segment_, rows);
     else
-      build_operand<pairs, 1>(warpgroup(), segment_, rows);
+      build_operand<pairs, 1>(p_, warpgroup(), segment_, rows);
     __syncwarp();
-    if (threadIdx.x % 32 == 0)
-      barrier_arrive(SharedHead::rows_empty(warpgroup()) + segment_ % row_slots);
+    if (threadIdx.x % 32 == 0) barrier_arrive(SharedHead::rows_empty(warpgroup()) + segment_ % row_slots);
   }
 
   // Where warpgroups share a unit: leaves this part's sums for the others or, as the last to come, adds all
@@ -92,7 +88,7 @@ class Consumer {
     constexpr int values = 2 * used;
     if (g.parts_in_use == 1) return true;
     const unsigned n = reader_.passed();
-    reader_.wait_for_partials();
+    reader_.wait_for_partials(SharedPlaces<pairs>::partial_slots);
     const int thread = static_cast<int>(threadIdx.x) % warpgroup_threads;
     float* const mine = Shared<pairs>::partials(n, warpgroup()) + thread;
 #pragma unroll
@@ -101,7 +97,7 @@ class Consumer {
     const int unit = warpgroup() / g.parts;
     int before = 0;
     if (threadIdx.x % 32 == 0) {
-      int* const arrived = SharedHead::arrived(n, unit) + thread / 32;
+      int* const arrived = Shared<pairs>::arrived(n, unit) + thread / 32;
       before = count_shared(arrived, 1);
       if (before == g.parts_in_use - 1) *arrived = 0;
     }
@@ -149,7 +145,6 @@ class Consumer {
 
   const Params& p_;
   RecordReader reader_;
-  Finished finished_;
   Ring ring_;
   unsigned segment_ = 0;  // that is multiplied next, of all of the warpgroup's
   bool built_ = false;    // its operand is there, as far as this warp makes it

@@ -39,13 +39,18 @@ __device__ void finish_intermediate(const Params& p, const Record& r, int unit,
     const std::uint8_t scale = numeric::f32_to_e4m3(largest * (1.0F / 6.0F));
     const float value = numeric::e4m3_to_f32(scale);
     const float factor = value != 0.0F ? 1.0F / value : 0.0F;
-    unsigned codes = static_cast<unsigned>(numeric::f32_to_e2m1(h * factor)) << (odd ? 4 : 0);
-    codes |= __shfl_xor_sync(~0U, codes, 1);
+    // Lane 4g + t has code 2g or 2g + 1; one lane of a token writes them all.
+    unsigned codes = static_cast<unsigned>(numeric::f32_to_e2m1(h * factor))
+                     << (at.g % 4 * 8 + (odd ? 4 : 0));
+#pragma unroll
+    for (const int lanes : {1, 4, 8}) codes |= __shfl_xor_sync(~0U, codes, lanes);
+    const unsigned upper_codes = __shfl_down_sync(~0U, codes, 16);
     const int token = 2 * q + at.t / 2;
-    if (token >= r.count || odd) continue;
+    if (token >= r.count || odd || at.g != 0) continue;
+    const Tag tag = *SharedHead::tag();
     const std::int64_t row = r.first_row + token;
-    p.h[row * (width / 2) + block * 8 + at.g] = static_cast<std::uint8_t>(codes);
-    if (at.g == 0) p.h_sf[row * (width / 16) + block] = scale;
+    store_whole(p.h + row * (width / 16) + block,
+                make_uint4(codes, upper_codes, tag.high << 8 | scale, tag.low));
   }
 }
 
@@ -75,27 +80,5 @@ __device__ void finish_rows(const Params& p, const Record& r, int unit, const fl
     }
   }
 }
-
-// Blocks of the intermediate that a warp finished, told to those who wait for their tile: late, since telling
-// waits until the writes are there, but before the warp itself could wait for anybody.
-class Finished {
- public:
-  __device__ void add(const Params& p, int tile) {
-    if (tile != tile_) tell(p);
-    tile_ = tile;
-    ++count_;
-  }
-  [[nodiscard]] __device__ bool any() const { return count_ != 0; }
-  __device__ void tell(const Params& p) {
-    if (count_ == 0) return;
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) add_release(p.done + tile_, count_);
-    count_ = 0;
-  }
-
- private:
-  int tile_ = -1;
-  unsigned count_ = 0;
-};
 
 }  // namespace kerf::op::sm90::w4a4

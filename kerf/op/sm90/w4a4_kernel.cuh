@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(threads, 1) kernel(const __grid_constant__ Par
     for (int i = static_cast<int>(threadIdx.x); i < warpgroups * 2 * operand_bytes * pairs / 16;
          i += consumers)
       operand[i] = make_uint4(0, 0, 0, 0);
-    if (threadIdx.x < partial_slots * warpgroups * 4) SharedHead::arrived(0, 0)[threadIdx.x] = 0;
+    if (threadIdx.x < most_partial_slots * warpgroups * 4) SharedHead::arrived()[threadIdx.x] = 0;
     proxy_fence();
   }
   __syncthreads();

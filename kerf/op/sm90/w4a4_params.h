@@ -10,15 +10,31 @@
 
 namespace kerf::op::sm90::w4a4 {
 
+// What launches leave to one another, in memory that was zero once.
+struct Kept {
+  std::uint64_t launches;  // that have ended
+  std::uint32_t items;     // of the running one, handed out
+  std::uint32_t blocks;    // of the running one, that are through
+};
+
+// The number of a launch, from 1 on: what it writes of the intermediate bears it (24 and 32 bits).
+struct Tag {
+  std::uint32_t high;
+  std::uint32_t low;
+};
+
 // [2]: for GEMM1 and GEMM2. All pointers are to device memory.
 // [4]: GEMM1 and GEMM2 in shared units, then in units alone: a record's kind.
 struct Params {
   CUtensorMap codes[2];           // [n * rows, K/2] bytes, boxes of a chunk
   const std::uint8_t* scales[2];  // [n, rows, K/16] 128x4
-  const std::uint8_t* a[2];       // [T, H/2]; [padded rows, I/2], h
-  const std::uint8_t* a_sf[2];    // [T, H/16]; [padded rows, I/16], h_sf
-  std::uint8_t* h;                // the intermediate, which this kernel writes and reads
-  std::uint8_t* h_sf;
+  const std::uint8_t* a;          // [T, H/2]
+  const std::uint8_t* a_sf;       // [T, H/16]
+  Kept* kept;
+  // [padded rows, I/16] the intermediate, which this kernel writes and reads: of 16 values the codes in x and
+  // y, the scale's byte and the tag in z and w. They are written and read as a whole, so that who finds the
+  // tag has the rest, and nobody waits for a fence.
+  uint4* h;
   std::uint16_t* rows;                     // [padded rows, H] bf16; or
   float* sums;                             // [padded rows, H] f32
   const internal::ExpertScalars* scalars;  // [n]
@@ -27,10 +43,8 @@ struct Params {
   const std::int32_t* tile_to_expert;
   const std::int32_t* tile_to_limit;
   const std::int32_t* permuted_to_token;
-  std::uint32_t* queue;  // items handed out
-  std::uint32_t* done;   // [max_tiles] see Record::awaited
-  std::int32_t tile;     // rows of a tile
-  std::int32_t tiles;    // at most, as long as the metadata's lists of them are
+  std::int32_t tile;   // rows of a tile
+  std::int32_t tiles;  // at most, as long as the metadata's lists of them are
   Gemm gemm[4];
   SharedPlan plan;
 };

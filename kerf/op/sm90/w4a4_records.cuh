@@ -1,7 +1,7 @@
 // Work as a block hands it to its warps. An item of the global queue is a group of units of one tile, first
-// all of GEMM1's, then all of GEMM2's: whoever waits for GEMM1 of a tile therefore waits for blocks that run.
-// A record is one pass of an item: up to 2 * pairs of the tile's rows. Tiles with more rows take several
-// passes, which find the weights in L2.
+// all of GEMM1's, then all of GEMM2's: whoever waits for a tile's intermediate therefore waits for blocks
+// that run. A record is one pass of an item: up to 2 * pairs of the tile's rows. Tiles with more rows take
+// several passes, which find the weights in L2.
 //
 // One warp draws items and writes records; producers and consumers read them. Everything about the routing is
 // looked up here, ahead of those who need it.
@@ -20,8 +20,6 @@ struct Record {
   int count;      // of rows: 1 to 2 * pairs
   int expert;
   int first_unit;  // of the item
-  int awaited;  // GEMM2: done[tile] when all of the tile's GEMM1 is: warps that finished a unit's rows, per
-                // pass
   int tokens[4];
   internal::ExpertScalars scalars;
 
@@ -41,8 +39,13 @@ class Scheduler {
   __device__ explicit Scheduler(const Params& p) : p_(p) {
     const int lane = static_cast<int>(threadIdx.x % 32);
     if (lane < min(p.tiles, first_tiles))
-      SharedHead::first_tiles()[lane] = make_int2(__ldg(p.tile_to_expert + lane), __ldg(p.tile_to_limit + lane));
-    if (lane == 0) *SharedHead::live_tiles() = __ldg(p.live_tiles);
+      SharedHead::first_tiles()[lane] =
+          make_int2(__ldg(p.tile_to_expert + lane), __ldg(p.tile_to_limit + lane));
+    if (lane == 0) {
+      *SharedHead::live_tiles() = __ldg(p.live_tiles);
+      const std::uint64_t launch = __ldcg(&p.kept->launches) + 1;
+      *SharedHead::tag() = {static_cast<std::uint32_t>(launch >> 32), static_cast<std::uint32_t>(launch)};
+    }
     __syncwarp();
   }
 
@@ -55,7 +58,6 @@ class Scheduler {
     const int lane = static_cast<int>(threadIdx.x % 32);
     if (kind_ >= 0) {
       const int count = min(limit_ - row_, 2 * pairs);
-      const int passes = divided_up(limit_ - tile_ * p_.tile, 2 * pairs);
       if (lane < count) r.tokens[lane] = __ldg(p_.permuted_to_token + row_ + lane);
       if (lane < scalar_words)
         reinterpret_cast<float*>(&r.scalars)[lane] =
@@ -66,7 +68,6 @@ class Scheduler {
         r.count = count;
         r.expert = expert_;
         r.first_unit = first_unit_;
-        r.awaited = p_.gemm[0].units * 4 * passes;
       }
       row_ += count;
     }
@@ -77,13 +78,22 @@ class Scheduler {
   }
 
  private:
+  // All of this block's items have been handed out. The last block leaves things as the next launch wants
+  // them.
+  __device__ void end() const {
+    if (threadIdx.x % 32 != 0 || atomicAdd(&p_.kept->blocks, 1U) != gridDim.x - 1) return;
+    p_.kept->launches += 1;
+    p_.kept->items = 0;
+    p_.kept->blocks = 0;
+  }
+
   __device__ void draw() {
     int n = 0;
-    if (threadIdx.x % 32 == 0) n = static_cast<int>(atomicAdd(p_.queue, 1U));
+    if (threadIdx.x % 32 == 0) n = static_cast<int>(atomicAdd(&p_.kept->items, 1U));
     n = __shfl_sync(~0U, n, 0);
     const Item item = item_of(p_.gemm, *SharedHead::live_tiles(), static_cast<int>(gridDim.x), n);
     kind_ = item.kind;
-    if (kind_ < 0) return;
+    if (kind_ < 0) return end();
     tile_ = item.tile;
     first_unit_ = item.first_unit;
     if (tile_ < first_tiles) {
@@ -114,10 +124,6 @@ class RecordReader {
   __device__ const Record& current() const { return wait(passed_); }
   // The same, where it is known to be there.
   [[nodiscard]] __device__ const Record& peek() const { return *SharedHead::record(passed_); }
-  // Whether it is there.
-  [[nodiscard]] __device__ bool there() const {
-    return barrier_test(SharedHead::record_full(passed_), (passed_ / record_slots) & 1);
-  }
   [[nodiscard]] __device__ unsigned passed() const { return passed_; }
   // The current record is done with, for this warp.
   __device__ void pass() {
@@ -125,10 +131,11 @@ class RecordReader {
     if (threadIdx.x % 32 == 0) barrier_arrive(SharedHead::record_empty(passed_));
     ++passed_;
   }
-  // Waits until all have passed the record whose partial sums lie where the current one's will.
-  __device__ void wait_for_partials() const {
-    if (passed_ < partial_slots) return;
-    const unsigned n = passed_ - partial_slots;
+  // Waits until all have passed the record that is `slots` before the current one: its partial sums lie where
+  // the current one's will.
+  __device__ void wait_for_partials(unsigned slots) const {
+    if (passed_ < slots) return;
+    const unsigned n = passed_ - slots;
     barrier_wait(SharedHead::record_empty(n), (n / record_slots) & 1);
   }
 

@@ -22,7 +22,7 @@ class RowFeed {
   [[nodiscard]] __device__ unsigned passed() const { return reader_.passed(); }
 
   // Asks for segments of records before number `limit`, all of which have been written, until there is no
-  // slot, or a record waits for its intermediate.
+  // slot. The intermediate may not be there yet: who reads the slot sees that.
   __device__ void advance(unsigned limit) {
     while (passed() != limit) {
       const Record& r = reader_.peek();
@@ -30,11 +30,10 @@ class RowFeed {
       if (share.begin + segment_ >= share.end) {
         reader_.pass();
         segment_ = 0;
-        ready_ = false;
         continue;
       }
       std::uint64_t* const empty = SharedHead::rows_empty(warpgroup_) + asked_ % slots;
-      if (!barrier_test(empty, (asked_ / slots + 1) & 1) || !is_ready(r)) return;
+      if (!barrier_test(empty, (asked_ / slots + 1) & 1)) return;
       ask(r, share.begin + segment_);
       ++segment_;
       ++asked_;
@@ -44,56 +43,61 @@ class RowFeed {
  private:
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-  __device__ bool is_ready(const Record& r) {
-    if (r.stage() == 0 || ready_) return true;
-    int done = 0;
-    if (lane() == 0) done = load_acquire(p_.done + r.tile);
-    ready_ = __shfl_sync(~0U, done, 0) >= r.awaited;
-    __syncwarp();
-    return ready_;
-  }
-
-  // -1: there is none.
-  __device__ static int row_of(const Record& r, int token) {
-    if (token >= r.count) return -1;
-    return r.stage() == 0 ? r.tokens[token] : r.first_row + token;
-  }
-
   __device__ void ask(const Record& r, int segment) {
     std::byte* const to = Shared<pairs>::rows(warpgroup_, asked_);
     std::uint64_t* const full = SharedHead::rows_full(warpgroup_) + asked_ % slots;
-    const int stage = r.stage();
-    const int k = p_.gemm[stage].k;
+    RowsAre are{r.count, 0, nullptr};
+    if (r.stage() == 0)
+      ask_tokens(r, segment, to);
+    else
+      ask_intermediate(r, segment, to, are);
+    barrier_arrive_copied(full);
+    if (lane() == 0) {
+      *Shared<pairs>::rows_are(to) = are;
+      barrier_arrive(full);
+    }
+  }
+
+  // Zeros beyond the tokens and beyond K.
+  __device__ void ask_tokens(const Record& r, int segment, std::byte* to) {
+    const int k = p_.gemm[0].k;
     const int first = segment * segment_values;
 #pragma unroll
     for (int j = 0; j < pairs; ++j) {  // 16 lanes a token, 32 codes each
       const int token = lane() / 16 + 2 * j;
       const int at = lane() % 16 * 16;
-      const int row = row_of(r, token);
-      const bool any = row >= 0 && first + 2 * at < k;
-      const std::int64_t from = any ? static_cast<std::int64_t>(row) * (k / 2) + first / 2 + at : 0;
-      copy_16(to + token * row_bytes + at, p_.a[stage] + from, any);
+      const bool any = token < r.count && first + 2 * at < k;
+      const std::int64_t from =
+          any ? static_cast<std::int64_t>(r.tokens[token]) * (k / 2) + first / 2 + at : 0;
+      copy_16(to + token * row_bytes + at, p_.a + from, any);
     }
     if (lane() < 16 * pairs) {  // 8 lanes a token, 4 scales each
       const int token = lane() / 8;
       const int at = lane() % 8 * 4;
-      const int row = row_of(r, token);
-      const bool any = row >= 0 && first + 16 * at < k;
-      const std::int64_t from = any ? static_cast<std::int64_t>(row) * (k / 16) + first / 16 + at : 0;
-      copy_4(to + token * row_bytes + row_code_bytes + at, p_.a_sf[stage] + from, any);
+      const bool any = token < r.count && first + 16 * at < k;
+      const std::int64_t from =
+          any ? static_cast<std::int64_t>(r.tokens[token]) * (k / 16) + first / 16 + at : 0;
+      copy_4(to + token * row_bytes + row_code_bytes + at, p_.a_sf + from, any);
     }
-    barrier_arrive_copied(full);
-    if (lane() == 0) {
-      *Shared<pairs>::row_pairs(to) = r.count > 2 ? 2 : 1;
-      barrier_arrive(full);
-    }
+  }
+
+  // A lane a block; what is beyond the tokens and beyond K is not looked at.
+  __device__ void ask_intermediate(const Record& r, int segment, std::byte* to, RowsAre& are) {
+    const int blocks = p_.gemm[1].k / 16;
+    const int first = segment * numeric::blocks_per_segment;
+    are.blocks = min(blocks - first, numeric::blocks_per_segment);
+    are.first = p_.h + static_cast<std::int64_t>(r.first_row) * blocks + first;
+#pragma unroll
+    for (int token = 0; token < 2 * pairs; ++token)
+      if (token < r.count && lane() < are.blocks)
+        copy_16(to + token * most_row_bytes + lane() * block_bytes, are.first + token * blocks + lane(),
+                true);
   }
 
   const Params& p_;
   int warpgroup_;
   RecordReader reader_;
   int segment_ = 0;     // of the record, the next to ask for
-  bool ready_ = false;  // the record's intermediate is there
   unsigned asked_ = 0;  // segments, in all
 };
 

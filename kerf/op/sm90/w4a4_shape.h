@@ -32,6 +32,8 @@ inline constexpr int chunk_bytes = chunk_code_bytes + chunk_scale_bytes;
 inline constexpr int operand_bytes = 4096;  // of a segment and a pair of tokens (w4a4_operand.cuh)
 inline constexpr int row_code_bytes = segment_values / 2;  // of a segment and a token
 inline constexpr int row_bytes = row_code_bytes + segment_values / 16;
+inline constexpr int block_bytes = 16;  // of the intermediate, in memory
+inline constexpr int most_row_bytes = segment_values / 16 * block_bytes;
 
 // One of the two GEMMs, and one way to cut it.
 struct Gemm {
@@ -126,8 +128,8 @@ constexpr int stack_levels(const Gemm& g) {
 }
 
 inline constexpr int most_row_slots = 4;
-inline constexpr int record_slots = 4;   // records between who writes them and who works on them
-inline constexpr int partial_slots = 2;  // records whose parts may be unfinished at a time
+inline constexpr int record_slots = 4;  // records between who writes them and who works on them
+inline constexpr int most_partial_slots = 2;
 inline constexpr int record_words = 20;
 inline constexpr int first_tiles = 32;  // whose experts a block looks up at once
 inline constexpr int most_shared = 227 * 1024;
@@ -137,28 +139,31 @@ inline constexpr int most_stages = 6;
 // so that its addresses are constants in the kernel.
 template <int pairs>
 struct SharedPlaces {
+  static constexpr unsigned partial_slots = pairs == 1 ? 2 : 1;  // records whose parts may be unfinished
   // [warpgroups][most_stages] ring full, then empty; [record_slots] full, empty; [warpgroups][most_row_slots]
   // rows full, empty
   static constexpr int barriers = 0;
   static constexpr int records =
       barriers + (2 * warpgroups * most_stages + 2 * record_slots + 2 * warpgroups * most_row_slots) * 8;
-  // [partial_slots][warpgroups][4]: how many parts of a unit are there, for each warp's rows
+  // [most_partial_slots][warpgroups][4]: how many parts of a unit are there, for each warp's rows
   static constexpr int arrived = records + record_slots * record_words * 4;
-  // [first_tiles] expert, limit; then live_tiles
-  static constexpr int tiles = arrived + partial_slots * warpgroups * 4 * 4;
+  // [first_tiles] expert, limit; then live_tiles, the tag
+  static constexpr int tiles = arrived + most_partial_slots * warpgroups * 4 * 4;
   // [warpgroups][2][operand_bytes * pairs]: the B operands of two segments
-  static constexpr int operand = (tiles + first_tiles * 8 + 4 + 127) / 128 * 128;
+  static constexpr int operand = (tiles + first_tiles * 8 + 16 + 127) / 128 * 128;
   // [warpgroups][2][2 * pairs][32] f32: the tokens' scales in them
   static constexpr int scales = operand + warpgroups * 2 * operand_bytes * pairs;
   // [partial_slots][warpgroups][2 * pairs][128] f32: sums of parts
   static constexpr int partials = scales + warpgroups * 2 * 2 * pairs * numeric::blocks_per_segment * 4;
   // [warpgroups][row_slots][row_slot_bytes]: a segment's codes and scales of each token as they are in
-  // memory, then how many pairs of tokens there are
+  // memory, then RowsAre
   static constexpr unsigned row_slots = pairs == 1 ? 4 : 2;
-  static constexpr int row_slot_bytes = 2 * pairs * row_bytes + 16;
-  static constexpr int rows = partials + partial_slots * warpgroups * 2 * pairs * warpgroup_threads * 4;
+  static constexpr int row_slot_bytes = 2 * pairs * most_row_bytes + 16;
+  static constexpr int rows =
+      partials + static_cast<int>(partial_slots) * warpgroups * 2 * pairs * warpgroup_threads * 4;
   // [warpgroups][stages][chunk_bytes]
-  static constexpr int ring = (rows + warpgroups * static_cast<int>(row_slots) * row_slot_bytes + 127) / 128 * 128;
+  static constexpr int ring =
+      (rows + warpgroups * static_cast<int>(row_slots) * row_slot_bytes + 127) / 128 * 128;
 };
 
 // The rest, which depends on the shape.

@@ -10,6 +10,14 @@ namespace kerf::op::sm90::w4a4 {
 
 struct Record;
 
+// What a slot of rows holds.
+struct RowsAre {
+  int count;           // of tokens
+  int blocks;          // of the segment, where they are the intermediate's, else 0
+  const uint4* first;  // where that stands, the first token's
+};
+static_assert(sizeof(RowsAre) == 16);
+
 __device__ inline std::byte* shared_at(int offset) {
   extern __shared__ __align__(1024) std::byte memory[];
   return memory + offset;
@@ -36,12 +44,9 @@ struct SharedHead {
         shared_at(Places::records + static_cast<int>(n % record_slots) * record_words * 4));
   }
   __device__ static int2* first_tiles() { return reinterpret_cast<int2*>(shared_at(Places::tiles)); }
-  __device__ static int* live_tiles() { return reinterpret_cast<int*>(first_tiles() + w4a4::first_tiles); }
-  // [4]: how many parts of a unit are there, for each warp's rows.
-  __device__ static int* arrived(unsigned n, int unit) {
-    const int slot = static_cast<int>(n % partial_slots);
-    return reinterpret_cast<int*>(shared_at(Places::arrived)) + (slot * warpgroups + unit) * 4;
-  }
+  __device__ static Tag* tag() { return reinterpret_cast<Tag*>(first_tiles() + w4a4::first_tiles); }
+  __device__ static int* live_tiles() { return reinterpret_cast<int*>(tag() + 1); }
+  __device__ static int* arrived() { return reinterpret_cast<int*>(shared_at(Places::arrived)); }
 };
 
 template <int pairs>
@@ -55,18 +60,22 @@ struct Shared : SharedHead {
     return reinterpret_cast<float*>(shared_at(Places::scales)) +
            (warpgroup * 2 + static_cast<int>(n % 2)) * 2 * pairs * numeric::blocks_per_segment;
   }
-  // [2 * pairs][row_bytes]
+  // [4]: how many parts of a unit are there, for each warp's rows.
+  __device__ static int* arrived(unsigned n, int unit) {
+    const int slot = static_cast<int>(n % Places::partial_slots);
+    return SharedHead::arrived() + (slot * warpgroups + unit) * 4;
+  }
+  // [2 * pairs][row_bytes], or [2 * pairs][most_row_bytes] of the intermediate
   __device__ static std::byte* rows(int warpgroup, unsigned n) {
     const int slot = static_cast<int>(n % Places::row_slots);
     return shared_at(Places::rows) + (warpgroup * Places::row_slots + slot) * Places::row_slot_bytes;
   }
-  // Behind them: 1 or 2, how many pairs of tokens the pass has.
-  __device__ static int* row_pairs(std::byte* rows) {
-    return reinterpret_cast<int*>(rows + 2 * pairs * row_bytes);
+  __device__ static RowsAre* rows_are(std::byte* rows) {
+    return reinterpret_cast<RowsAre*>(rows + 2 * pairs * most_row_bytes);
   }
   // [2 * pairs][128]
   __device__ static float* partials(unsigned n, int warpgroup) {
-    const int slot = static_cast<int>(n % partial_slots);
+    const int slot = static_cast<int>(n % Places::partial_slots);
     return reinterpret_cast<float*>(shared_at(Places::partials)) +
            (slot * warpgroups + warpgroup) * 2 * pairs * warpgroup_threads;
   }
