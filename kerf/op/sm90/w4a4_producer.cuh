@@ -20,7 +20,7 @@ __device__ void produce(const Params& p, int warpgroup) {
   // no block has two items while another has none.
   int until_ahead = stages;
   Scheduler<pairs> scheduler(p);
-  if (warpgroup == 0) scheduler.publish();
+  if (warpgroup == 0) scheduler.begin();
 
   RecordReader reader;
   RowFeed<pairs> rows(p, warpgroup);

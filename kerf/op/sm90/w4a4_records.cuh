@@ -35,18 +35,21 @@ inline constexpr int record_readers = consumers / 32 + 2 * warpgroups;
 template <int pairs>
 class Scheduler {
  public:
-  // Looks up what the first items will need, all at once.
-  __device__ explicit Scheduler(const Params& p) : p_(p) {
+  __device__ explicit Scheduler(const Params& p) : p_(p) {}
+
+  // The first record. Looks up what the first items will need, all at once.
+  __device__ void begin() {
     const int lane = static_cast<int>(threadIdx.x % 32);
-    if (lane < min(p.tiles, first_tiles))
+    if (lane < min(p_.tiles, first_tiles))
       SharedHead::first_tiles()[lane] =
-          make_int2(__ldg(p.tile_to_expert + lane), __ldg(p.tile_to_limit + lane));
+          make_int2(__ldg(p_.tile_to_expert + lane), __ldg(p_.tile_to_limit + lane));
     if (lane == 0) {
-      *SharedHead::live_tiles() = __ldg(p.live_tiles);
-      const std::uint64_t launch = __ldcg(&p.kept->launches) + 1;
+      *SharedHead::live_tiles() = __ldg(p_.live_tiles);
+      const std::uint64_t launch = __ldcg(&p_.kept->launches) + 1;
       *SharedHead::tag() = {static_cast<std::uint32_t>(launch >> 32), static_cast<std::uint32_t>(launch)};
     }
     __syncwarp();
+    publish();
   }
 
   // Writes the next record, the last of which says that it is; after that does nothing. By a whole warp.
