@@ -47,7 +47,7 @@ class Consumer {
                       operand_descriptor(Shared<pairs>::operand(warpgroup(), segment_)),
                       Shared<pairs>::scales(warpgroup(), segment_));
       ++segment_;
-      built_ = barrier_test(rows_full(), rows_parity());
+      built_ = barrier_test(rows_full(), rows_parity()) && (r.stage() != 0 || !rows_of_intermediate());
       if (built_) build();
       chains.sum(v);
       SegmentSums<used>::add(Shared<pairs>::stack(p_), v, static_cast<unsigned>(i), i + 1 == n);
@@ -69,6 +69,11 @@ class Consumer {
     return SharedHead::rows_full(warpgroup()) + segment_ % row_slots;
   }
   __device__ unsigned rows_parity() const { return segment_ / row_slots & 1; }
+
+  // Behind the last segment of GEMM1 that may be what this warpgroup itself has still to finish.
+  __device__ bool rows_of_intermediate() const {
+    return Shared<pairs>::rows_are(Shared<pairs>::rows(warpgroup(), segment_))->blocks != 0;
+  }
 
   // The next segment's operand. Its rows are there, and no product of the segment before last is under way.
   __device__ void build() {
