@@ -42,7 +42,7 @@ class Consumer {
         build();
       }
       named_barrier(warpgroup(), warpgroup_threads);  // the operand is there, the other buffer is free
-      Chains<used> chains;
+      Chains<used, pairs == 1 ? 2 : 1> chains;
       chains.multiply(g.chunks(share.begin + i), ring_,
                       operand_descriptor(Shared<pairs>::operand(warpgroup(), segment_)),
                       Shared<pairs>::scales(warpgroup(), segment_));

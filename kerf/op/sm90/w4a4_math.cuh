@@ -2,52 +2,75 @@
 // lane's accumulators hold are dots of single blocks, every other operation is an f32 operation written here.
 #pragma once
 
+#include <type_traits>
+
 #include "kerf/op/sm90/w4a4_wgmma.cuh"
 
 namespace kerf::op::sm90::w4a4 {
 
-// Products of 16 of a warp's 32 rows with one of each lane's blocks of a chunk. Started, waited for
-// (wgmma_wait), then finished.
-template <int pairs>
-struct Products {
-  std::uint32_t a[2][4];
-  float d[4 * pairs];
-  std::uint16_t row_scales[2];  // of rows g and g + 8: two blocks each
+// Half of a warp's 32 rows in a chunk: lane 4g + t has two blocks of rows g and g + 8, codes and scales.
+// Where registers are short, the codes of one block at a time.
+template <int blocks>
+struct HalfRows {
+  std::conditional_t<blocks == 2, uint4, uint2> codes[2];
+  float2 scales[2];
 
-  // Rows 16 * half on, block h of this lane. The chunk: codes [128 rows][64 bytes], scales in two 128x4
-  // tiles.
-  __device__ void start(const std::byte* chunk, int half, int h, std::uint32_t operand) {
+  // From row 16 * half on; with one block, block h. The chunk: codes [128 rows][64 bytes], scales in two
+  // 128x4 tiles.
+  __device__ void load(const std::byte* chunk, int half, int h) {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int warp = static_cast<int>(threadIdx.x / 32) % 4;
     const int g = lane / 4;
     const int t = lane % 4;
-    const std::byte* const codes = chunk + (32 * warp + g) * 64 + t * 16 + half * 1024 + h * 8;
-    const std::byte* const scales =
+    const std::byte* const c =
+        chunk + (32 * warp + g) * 64 + t * 16 + half * 1024 + (blocks == 2 ? 0 : h * 8);
+    const std::byte* const s =
         chunk + chunk_code_bytes + (t / 2) * half_scale_bytes + g * 16 + warp * 4 + (t % 2) * 2 + half * 256;
-    const uint2 x = *reinterpret_cast<const uint2*>(codes);
-    const uint2 y = *reinterpret_cast<const uint2*>(codes + 8 * 64);
-    row_scales[0] = *reinterpret_cast<const std::uint16_t*>(scales);
-    row_scales[1] = *reinterpret_cast<const std::uint16_t*>(scales + 8 * 16);
-    expand(x.x, a[0][2], a[0][0]);
-    expand(y.x, a[0][3], a[0][1]);
-    expand(x.y, a[1][2], a[1][0]);
-    expand(y.y, a[1][3], a[1][1]);
-    constexpr std::uint32_t step = 256 * pairs / 16;  // descriptors count 16 bytes
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      codes[i] = *reinterpret_cast<const std::decay_t<decltype(codes[i])>*>(c + i * 8 * 64);
+      if (blocks == 2 || h == 0)
+        scales[i] = scales_of(*reinterpret_cast<const std::uint16_t*>(s + i * 8 * 16));
+    }
+  }
+};
+
+// Products of such rows with one of each lane's blocks. Started, waited for (wgmma_wait), then finished.
+template <int pairs>
+struct Products {
+  std::uint32_t a[2][4];
+  float d[4 * pairs];
+
+  template <int blocks>
+  __device__ void start(const HalfRows<blocks>& rows, int h, std::uint64_t operand) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const auto& codes = rows.codes[i];
+      uint2 words{codes.x, codes.y};
+      if constexpr (blocks == 2)
+        if (h == 1) words = {codes.z, codes.w};
+      expand(words.x, a[0][2 + i], a[0][i]);
+      expand(words.y, a[1][2 + i], a[1][i]);
+    }
+    constexpr int step = 256 * pairs / 16;  // descriptors count 16 bytes
     wgmma_fence();
     wgmma<false>(d, a[0], operand + 2 * h * step);
     wgmma<true>(d, a[1], operand + (2 * h + 1) * step);
     wgmma_commit();
   }
 
-  // One fma an output, into the chains of the block. token_scales: of the block, for each token.
-  __device__ void finish(float (&chains)[4 * pairs], int h, const float (&token_scales)[2 * pairs]) {
-    const float2 w0 = scales_of(row_scales[0]);
-    const float2 w8 = scales_of(row_scales[1]);
+  // One fma an output, into the chains of the block. token_scales: of both blocks, for each token.
+  template <int blocks>
+  __device__ void finish(const HalfRows<blocks>& rows, int h, float (&chains)[4 * pairs],
+                         const float2 (&token_scales)[2 * pairs]) {
 #pragma unroll
-    for (int token = 0; token < 2 * pairs; ++token) {
-      const int j = token / 2 * 4 + token % 2;
-      add_product(chains[j], d[j], (h == 0 ? w0.x : w0.y) * token_scales[token]);
-      add_product(chains[j + 2], d[j + 2], (h == 0 ? w8.x : w8.y) * token_scales[token]);
+    for (int i = 0; i < 2; ++i) {
+      const float w = h == 0 ? rows.scales[i].x : rows.scales[i].y;
+#pragma unroll
+      for (int token = 0; token < 2 * pairs; ++token) {
+        const int j = token / 2 * 4 + token % 2 + 2 * i;
+        add_product(chains[j], d[j], w * (h == 0 ? token_scales[token].x : token_scales[token].y));
+      }
     }
   }
 
@@ -61,14 +84,15 @@ struct Products {
 // The eight chains of 32 rows of a warp, for 2 * pairs tokens: lane 4g + t has chains 2t and 2t + 1 (second
 // index) of rows g and g + 8 (0-15 of the rows for first index 0, 16-31 for 1), by pair: row g's two tokens,
 // then row g + 8's.
-template <int pairs>
+// blocks: of codes that are loaded at a time.
+template <int pairs, int blocks>
 struct Chains {
   float c[2][2][4 * pairs];
 
   // Adds up a segment from its chunks. ring.wait() gives the next chunk of the ring once it is there,
   // ring.release() gives it back; operand (a descriptor) and token_scales [2 * pairs][32] are the segment's.
   template <typename Ring>
-  __device__ void multiply(int chunks, Ring& ring, std::uint32_t operand, const float* token_scales) {
+  __device__ void multiply(int chunks, Ring& ring, std::uint64_t operand, const float* token_scales) {
 #pragma unroll
     for (int m = 0; m < 2; ++m)
 #pragma unroll
@@ -113,30 +137,33 @@ struct Chains {
   // Adds `chunks` chunks. While a piece's products are added, those of the next are under way. Straight code:
   // over a loop's end the assembler would not let them be.
   template <int chunks, typename Ring>
-  __device__ void run(Ring& ring, std::uint32_t operand, const float* token_scales) {
+  __device__ void run(Ring& ring, std::uint64_t operand, const float* token_scales) {
     constexpr int all = chunks * pieces;
     Products<pairs> under_way[ahead + 1];
+    HalfRows<blocks> rows[ahead + 1];
+    float2 scales[2 * pairs];
     const auto start = [&](int n) {
       const int i = n % pieces;
-      const std::byte* const chunk = i == 0 ? ring.wait() : ring.chunk();
-      under_way[n % (ahead + 1)].start(chunk, i / 2, i % 2,
+      HalfRows<blocks>& half = rows[n / 2 % (ahead + 1)];
+      if (i % blocks == 0) half.load(i == 0 ? ring.wait() : ring.chunk(), i / 2, i % 2);
+      under_way[n % (ahead + 1)].start(half, i % 2,
                                        operand + static_cast<std::uint32_t>(n / pieces) * chunk_step);
-      if (i + 1 == pieces) ring.release();
+      if (i == pieces - blocks) ring.release();
     };
     if constexpr (ahead == 1) start(0);
 #pragma unroll
     for (int n = 0; n < all; ++n) {
       const int i = n % pieces;
       if (n + ahead < all) start(n + ahead);
-      float scales[2 * pairs];
+      if (i == 0 || blocks == 1)
 #pragma unroll
-      for (int token = 0; token < 2 * pairs; ++token)
-        scales[token] = token_scales[token * 32 + n / pieces * 8 + i % 2];
+        for (int token = 0; token < 2 * pairs; ++token)
+          scales[token] = *reinterpret_cast<const float2*>(token_scales + token * 32 + n / pieces * 8);
       if (n + ahead < all)
         wgmma_wait<ahead>();
       else
         wgmma_wait<0>();
-      under_way[n % (ahead + 1)].finish(c[i / 2][i % 2], i % 2, scales);
+      under_way[n % (ahead + 1)].finish(rows[n / 2 % (ahead + 1)], i % 2, c[i / 2][i % 2], scales);
     }
   }
 };
