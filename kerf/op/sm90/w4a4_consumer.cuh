@@ -53,6 +53,7 @@ class Consumer {
       SegmentSums<used>::add(Shared<pairs>::stack(p_), v, static_cast<unsigned>(i), i + 1 == n);
     }
     if (!join<used>(g, v)) return;
+    reader_.wait_for_details();
     if (r.stage() == 0)
       finish_intermediate<used>(p_, r, unit_of(g, r), v);
     else

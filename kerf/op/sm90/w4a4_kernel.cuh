@@ -23,6 +23,7 @@ __device__ inline void init_barriers(int stages) {
     }
   for (unsigned n = 0; n < record_slots; ++n) {
     barrier_init(SharedHead::record_full(n), 1);
+    barrier_init(SharedHead::record_details(n), 32);
     barrier_init(SharedHead::record_empty(n), record_readers);
   }
   barrier_init_fence();

@@ -19,6 +19,7 @@ __device__ void produce(const Params& p, int warpgroup) {
   // A block asks for more work as late as its ring allows, so that at the start, and where there is little,
   // no block has two items while another has none.
   int until_ahead = stages;
+  constexpr int published = 3;
   Scheduler<pairs> scheduler(p);
   if (warpgroup == 0) scheduler.begin();
 
@@ -40,7 +41,7 @@ __device__ void produce(const Params& p, int warpgroup) {
                                  static_cast<std::int64_t>(row / unit_rows) * (g.k / 64) * half_scale_bytes +
                                  share.begin * segment_chunks * chunk_scale_bytes;
 
-    bool asked = warpgroup != 0;
+    int steps = warpgroup != 0 ? published : 0;  // towards the next record, one a chunk
     int k = share.begin * segment_values;
     const int k_end = share.any() ? min(g.k, share.end * segment_values) : k;
     rows.advance(n + 1);
@@ -65,12 +66,13 @@ __device__ void produce(const Params& p, int warpgroup) {
         parity ^= 1;
       }
       if (until_ahead > 0) --until_ahead;
-      if (!asked && until_ahead == 0) {
-        asked = true;
-        scheduler.publish();
-      }
+      if (until_ahead > 0 || steps == published) continue;
+      if (steps == 0) scheduler.ask();
+      if (++steps == published) scheduler.publish();
     }
-    if (!asked) scheduler.publish();
+    if (steps == published) continue;
+    if (steps == 0) scheduler.ask();
+    scheduler.publish();
   }
   while (rows.passed() != reader.passed()) rows.advance(reader.passed());
 }

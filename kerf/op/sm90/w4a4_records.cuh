@@ -3,8 +3,9 @@
 // that run. A record is one pass of an item: up to 2 * pairs of the tile's rows. Tiles with more rows take
 // several passes, which find the weights in L2.
 //
-// One warp draws items and writes records; producers and consumers read them. Everything about the routing is
-// looked up here, ahead of those who need it.
+// One warp draws items and writes records; producers and consumers read them. It also fetches weights, so it
+// waits for no memory: it asks for an item some time before it needs the number, and the details of a record
+// arrive by themselves.
 #pragma once
 
 #include "kerf/op/sm90/ptx.cuh"
@@ -14,12 +15,12 @@
 namespace kerf::op::sm90::w4a4 {
 
 struct Record {
-  int kind;  // of Params::gemm; -1: there is nothing more
-  int tile;
+  int kind;       // of Params::gemm; -1: there is nothing more
   int first_row;  // of the pass, among the permuted rows
   int count;      // of rows: 1 to 2 * pairs
   int expert;
   int first_unit;  // of the item
+  // Details, which come later.
   int tokens[4];
   internal::ExpertScalars scalars;
 
@@ -37,8 +38,9 @@ class Scheduler {
  public:
   __device__ explicit Scheduler(const Params& p) : p_(p) {}
 
-  // The first record. Looks up what the first items will need, all at once.
+  // All by a whole warp. The first record, and what the first items will need.
   __device__ void begin() {
+    ask();
     const int lane = static_cast<int>(threadIdx.x % 32);
     if (lane < min(p_.tiles, first_tiles))
       SharedHead::first_tiles()[lane] =
@@ -52,31 +54,35 @@ class Scheduler {
     publish();
   }
 
-  // Writes the next record, the last of which says that it is; after that does nothing. By a whole warp.
+  // Asks for what publish() needs to know.
+  __device__ void ask() {
+    if (kind_ >= 0 && row_ >= limit_ && threadIdx.x % 32 == 0) drawn_ = atomicAdd(&p_.kept->items, 1U);
+  }
+
+  // Writes the next record, the last of which says that it is; after that does nothing.
   __device__ void publish() {
     if (kind_ < 0) return;
-    while (kind_ >= 0 && row_ >= limit_) draw();
+    if (row_ >= limit_) draw();
     barrier_wait(SharedHead::record_empty(written_), (written_ / record_slots + 1) & 1);
     Record& r = *SharedHead::record(written_);
     const int lane = static_cast<int>(threadIdx.x % 32);
+    const int count = min(limit_ - row_, 2 * pairs);
+    if (lane == 0) {
+      r.kind = kind_;
+      r.first_row = row_;
+      r.count = count;
+      r.expert = expert_;
+      r.first_unit = first_unit_;
+      barrier_arrive(SharedHead::record_full(written_));
+    }
     if (kind_ >= 0) {
-      const int count = min(limit_ - row_, 2 * pairs);
-      if (lane < count) r.tokens[lane] = __ldg(p_.permuted_to_token + row_ + lane);
+      if (lane < count) copy_4(r.tokens + lane, p_.permuted_to_token + row_ + lane, true);
       if (lane < scalar_words)
-        reinterpret_cast<float*>(&r.scalars)[lane] =
-            __ldg(reinterpret_cast<const float*>(p_.scalars + expert_) + lane);
-      if (lane == 0) {
-        r.tile = tile_;
-        r.first_row = row_;
-        r.count = count;
-        r.expert = expert_;
-        r.first_unit = first_unit_;
-      }
+        copy_4(reinterpret_cast<float*>(&r.scalars) + lane,
+               reinterpret_cast<const float*>(p_.scalars + expert_) + lane, true);
+      barrier_arrive_copied(SharedHead::record_details(written_));
       row_ += count;
     }
-    if (lane == 0) r.kind = kind_;
-    __syncwarp();
-    if (lane == 0) barrier_arrive(SharedHead::record_full(written_));
     ++written_;
   }
 
@@ -90,10 +96,9 @@ class Scheduler {
     p_.kept->blocks = 0;
   }
 
+  // The item that was asked for. Every live tile has rows.
   __device__ void draw() {
-    int n = 0;
-    if (threadIdx.x % 32 == 0) n = static_cast<int>(atomicAdd(&p_.kept->items, 1U));
-    n = __shfl_sync(~0U, n, 0);
+    const int n = static_cast<int>(__shfl_sync(~0U, drawn_, 0));
     const Item item = item_of(p_.gemm, *SharedHead::live_tiles(), static_cast<int>(gridDim.x), n);
     kind_ = item.kind;
     if (kind_ < 0) return end();
@@ -112,6 +117,7 @@ class Scheduler {
 
   const Params& p_;
   unsigned written_ = 0;
+  unsigned drawn_ = 0;
   int kind_ = 0;
   int tile_ = 0;
   int expert_ = 0;
@@ -125,7 +131,14 @@ class RecordReader {
  public:
   // Waits for the record behind those that were passed.
   __device__ const Record& current() const { return wait(passed_); }
-  // The same, where it is known to be there.
+  // Its details are there, or are waited for.
+  [[nodiscard]] __device__ bool has_details() const {
+    return barrier_test(SharedHead::record_details(passed_), (passed_ / record_slots) & 1);
+  }
+  __device__ void wait_for_details() const {
+    barrier_wait(SharedHead::record_details(passed_), (passed_ / record_slots) & 1);
+  }
+  // The same as current(), where it is known to be there.
   [[nodiscard]] __device__ const Record& peek() const { return *SharedHead::record(passed_); }
   [[nodiscard]] __device__ unsigned passed() const { return passed_; }
   // The current record is done with, for this warp.

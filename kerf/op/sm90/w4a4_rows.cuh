@@ -34,6 +34,7 @@ class RowFeed {
       }
       std::uint64_t* const empty = SharedHead::rows_empty(warpgroup_) + asked_ % slots;
       if (!barrier_test(empty, (asked_ / slots + 1) & 1)) return;
+      if (r.stage() == 0 && !reader_.has_details()) return;
       ask(r, share.begin + segment_);
       ++segment_;
       ++asked_;

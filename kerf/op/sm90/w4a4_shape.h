@@ -141,10 +141,10 @@ template <int pairs>
 struct SharedPlaces {
   static constexpr unsigned partial_slots = pairs == 1 ? 2 : 1;  // records whose parts may be unfinished
   // [warpgroups][most_stages] ring full, then empty; [record_slots] full, empty; [warpgroups][most_row_slots]
-  // rows full, empty
+  // rows full, empty; [record_slots] details
   static constexpr int barriers = 0;
   static constexpr int records =
-      barriers + (2 * warpgroups * most_stages + 2 * record_slots + 2 * warpgroups * most_row_slots) * 8;
+      barriers + (2 * warpgroups * most_stages + 3 * record_slots + 2 * warpgroups * most_row_slots) * 8;
   // [most_partial_slots][warpgroups][4]: how many parts of a unit are there, for each warp's rows
   static constexpr int arrived = records + record_slots * record_words * 4;
   // [first_tiles] expert, limit; then live_tiles, the tag

@@ -39,6 +39,9 @@ struct SharedHead {
     return ring_full(2 * warpgroups) + 2 * record_slots + warpgroup * most_row_slots;
   }
   __device__ static std::uint64_t* rows_empty(int warpgroup) { return rows_full(warpgroups + warpgroup); }
+  __device__ static std::uint64_t* record_details(unsigned n) {
+    return rows_full(2 * warpgroups) + n % record_slots;
+  }
   __device__ static Record* record(unsigned n) {
     return reinterpret_cast<Record*>(
         shared_at(Places::records + static_cast<int>(n % record_slots) * record_words * 4));
