@@ -57,9 +57,10 @@ const op::sm90::DeviceExperts& device_experts(const op::RoutedExperts& experts) 
 }
 
 DeviceRank::Shape DeviceRank::shape_of(const Layer& layer, const StackStep& step) const {
-  // Without a prepared body: the op's default, as the public op takes it.
-  const op::Tactic tactic =
+  op::Tactic tactic =
       plan_.body_tactic(layer, step.mode, step.tokens).value_or(op::Tactic{op::tiles.front(), -1});
+  // Nobody has chosen.
+  if (tactic.config < 0) tactic = device_experts(layer.experts(step.mode)).default_tactic(step.tokens);
   return {tactic, layer.experts(step.mode).metadata_shape(step.tokens, tactic.tile)};
 }
 

@@ -42,6 +42,8 @@ class DeviceExperts : public internal::Bound {
 
   [[nodiscard]] std::vector<Tactic> tactics(std::int64_t tokens) const final;
   [[nodiscard]] Verdict prepare(Tactic tactic) const final;
+  // What a step of some tokens runs at where nobody has chosen: by the routes of an expert on average.
+  [[nodiscard]] virtual Tactic default_tactic(std::int64_t tokens) const = 0;
   [[nodiscard]] virtual std::size_t scratch_bytes(const routing::MetadataShape& shape,
                                                   Tactic tactic) const = 0;
   // 32-bit words; a few, that the kernel in front of the run zeroes.

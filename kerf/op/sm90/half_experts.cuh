@@ -59,6 +59,14 @@ class HalfExperts final : public DeviceExperts {
                   "shared memory of the experts' kernel");
   }
 
+  // A tile that holds half as many rows again as an expert has on average: one with more takes a second tile,
+  // for which its weights are read again.
+  [[nodiscard]] Tactic default_tactic(std::int64_t tokens) const override {
+    for (const int tile : tiles)
+      if (2 * tile * num_experts() >= 3 * tokens * top_k()) return {tile, 0};
+    return {tiles.back(), 0};
+  }
+
   [[nodiscard]] std::size_t scratch_bytes(const routing::MetadataShape& step,
                                           Tactic /*tactic*/) const override {
     return static_cast<std::size_t>(gathered_values(step) + step.max_padded() * shape().intermediate) *

@@ -45,6 +45,11 @@ class W4a4Experts final : public DeviceExperts {
     w4a4::prepare();
   }
 
+  // Tiles make no difference; two passes of two tokens cost more than one of four where they are frequent.
+  [[nodiscard]] Tactic default_tactic(std::int64_t tokens) const override {
+    return {tiles.front(), tokens * top_k() >= num_experts() ? 1 : 0};
+  }
+
   [[nodiscard]] std::size_t scratch_bytes(const routing::MetadataShape& /*shape*/,
                                           Tactic /*tactic*/) const override {
     return 0;
@@ -63,7 +68,7 @@ class W4a4Experts final : public DeviceExperts {
            Tactic tactic, const DeviceScratch& scratch, const DeviceRows& rows,
            cuda::StreamHandle stream) const override {
     if (shape.max_tiles() == 0) return;
-    const int config = std::max(tactic.config, 0);
+    const int config = tactic.config < 0 ? default_tactic(shape.tokens).config : tactic.config;
     Params p = base_;
     p.plan = plan_of(config);
     p.kept = reinterpret_cast<w4a4::Kept*>(scratch.kept.data());
