@@ -47,7 +47,9 @@ class W4a4Experts final : public DeviceExperts {
 
   // Tiles make no difference; two passes of two tokens cost more than one of four where they are frequent.
   [[nodiscard]] Tactic default_tactic(std::int64_t tokens) const override {
-    return {tiles.front(), tokens * top_k() >= num_experts() ? 1 : 0};
+    const std::int64_t routes = tokens * top_k();
+    const bool wide = shape().intermediate > 2048;
+    return {tiles.front(), routes >= (wide ? 1 : 2) * num_experts() ? 1 : 0};
   }
 
   [[nodiscard]] std::size_t scratch_bytes(const routing::MetadataShape& /*shape*/,
