@@ -8,6 +8,7 @@
 
 #include "kerf/op/sm90/bind.h"
 #include "kerf/op/sm90/tactics.h"
+#include "tests/support/carried_rows.h"
 #include "tests/support/experts.h"
 #include "tests/support/gpu.h"
 
@@ -293,6 +294,24 @@ TEST_F(W4a4OnGpu, TakesAnyRouting) {
     for (std::size_t i = 0; i < step.ids.size(); ++i)
       if (i % 4 != 0) step.ids[i] = -1;
     expect_same(layer, step, tactic_table, "not routed");
+  }
+}
+
+TEST_F(W4a4OnGpu, HasRowsThatACpuComputedElsewhere) {
+  for (std::size_t i = 0; i < test::carried_cases.size(); ++i) {
+    const test::CarriedCase& c = test::carried_cases[i];
+    const Layer layer(c.shape, c.shape.experts, 0, c.top_k, c.seed);
+    const StepData step = test::random_step(c.tokens, c.top_k, c.shape.experts, c.shape.hidden, c.seed + 1);
+    const std::span<const std::uint16_t> carried = test::carried_rows(i);
+    const cuda::Stream stream;
+    for (const Tactic tactic : tactic_table) {
+      const Routed routed(*layer.device, step, tactic.tile);
+      const DeviceStep<std::uint16_t> there(*layer.device, step, routed, tactic);
+      there.enqueue(layer, stream.handle());
+      stream.synchronize();
+      expect_rows(there.result(), {carried.begin(), carried.end()}, routed, c.shape.hidden,
+                  "carried case " + std::to_string(i));
+    }
   }
 }
 
