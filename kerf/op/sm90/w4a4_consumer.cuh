@@ -62,7 +62,7 @@ class Consumer {
 
   // Share's, once more: registers are short.
   __device__ static int unit_of(const Gemm& g, const Record& r) {
-    return r.first_unit + warpgroup() / g.parts;
+    return r.first_unit + g.unit_of(warpgroup());
   }
 
   static constexpr unsigned row_slots = SharedPlaces<pairs>::row_slots;
@@ -100,7 +100,7 @@ class Consumer {
 #pragma unroll
     for (int j = 0; j < values; ++j) mine[j * warpgroup_threads] = v[j];
     __syncwarp();
-    const int unit = warpgroup() / g.parts;
+    const int unit = g.unit_of(warpgroup());
     int before = 0;
     if (threadIdx.x % 32 == 0) {
       int* const arrived = Shared<pairs>::arrived(n, unit) + thread / 32;

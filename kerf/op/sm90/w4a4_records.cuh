@@ -172,7 +172,7 @@ struct Share {
 
   __device__ Share(const Gemm& g, const Record& r, int warpgroup) {
     const int part = warpgroup & (g.parts - 1);
-    unit = r.first_unit + warpgroup / g.parts;
+    unit = r.first_unit + g.unit_of(warpgroup);
     begin = g.part_begin(part);
     end = unit < g.units ? g.part_end(part) : begin;
   }

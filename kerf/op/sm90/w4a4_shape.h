@@ -46,6 +46,8 @@ struct Gemm {
   int parts_in_use;   // those of the parts that have segments
   int groups;         // of units that a block works on together
 
+  // Which of the units that a block works on together is a warpgroup's: warpgroup / parts, without a division.
+  [[nodiscard]] constexpr int unit_of(int warpgroup) const { return warpgroup >> (parts >> 1); }
   [[nodiscard]] constexpr int part_begin(int part) const { return part * part_segments; }
   [[nodiscard]] constexpr int part_end(int part) const {
     return std::min(segments, (part + 1) * part_segments);
@@ -114,7 +116,7 @@ constexpr Item item_of(const Gemm* gemm, int live_tiles, int blocks, int n) {
       const int items = ((shared ? live_tiles : alone) - first) * g.groups;
       if (n < items) {
         const int tile = n / g.groups;
-        return {kind, first + tile, (n - tile * g.groups) * (warpgroups / g.parts)};
+        return {kind, first + tile, (n - tile * g.groups) * g.unit_of(warpgroups)};
       }
       n -= items;
     }
