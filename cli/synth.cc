@@ -18,6 +18,9 @@ struct Options {
   std::string model = "muse-spark";
   std::optional<std::int64_t> experts, hidden, model_width, intermediate, layers, top_k;
   std::optional<std::string> bf16_layers;  // "none" for none
+  std::string dialect;
+  bool f4 = false;
+  bool weight_only = false;
   std::uint64_t seed = 1;
 };
 
@@ -33,6 +36,9 @@ tools::SynthOptions wanted(const Options& o) {
   if (o.bf16_layers)
     s.bf16_layers = *o.bf16_layers == "none" ? std::vector<std::int64_t>{}
                                              : parse_ranges(*o.bf16_layers, "--bf16-layers");
+  s.dialect = o.dialect;
+  s.f4 = o.f4;
+  s.weight_only = o.weight_only;
   s.seed = o.seed;
   return s;
 }
@@ -56,6 +62,9 @@ void run(const Options& o, Context& context) {
                       {"layers", s.layers},
                       {"top_k", s.top_k},
                       {"bf16_layers", s.bf16_layers},
+                      {"dialect", tools::dialect_name(s)},
+                      {"f4", s.f4},
+                      {"weight_only", s.weight_only},
                       {"seed", s.seed},
                       {"tensors", r.tensors},
                       {"shards", r.shards},
@@ -106,6 +115,11 @@ void add_synth(CLI::App& app, Context& context) {
   command->add_option("--top-k", o->top_k, "Experts per token, K")->transform(whole_number(1, most_count));
   command->add_option("--bf16-layers", o->bf16_layers,
                       "Layers with BF16 experts, such as 0,61 or 0-3; none for none");
+  command->add_option("--dialect", o->dialect,
+                      "How experts are named and stacked, such as fused, llama4 or compressed-tensors; the\n"
+                      "experts are the same in each [the model's own]");
+  command->add_flag("--f4", o->f4, "Codes as F4 instead of U8");
+  command->add_flag("--weight-only", o->weight_only, "No input scales (W4A16)");
   command->add_option("--seed", o->seed, "The same seed gives the same bytes")
       ->transform(seed_number())
       ->capture_default_str();

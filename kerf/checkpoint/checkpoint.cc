@@ -5,7 +5,9 @@
 
 #include "kerf/base/file.h"
 #include "kerf/base/format.h"
+#include "kerf/checkpoint/internal/families.h"
 #include "kerf/checkpoint/internal/layer.h"
+#include "kerf/checkpoint/internal/quantisation.h"
 
 namespace kerf::checkpoint {
 
@@ -30,9 +32,18 @@ using internal::ExpertNaming;
 // What the names say about one layer with routed experts.
 struct Outline {
   std::string_view prefix;
-  ExpertNaming naming = ExpertNaming::none;
-  std::string_view first;  // a tensor of that naming, for messages
+  std::string_view root;
+  internal::Dialects dialects = 0;  // those that its names may all be in
+  std::string_view first;           // one of its names, for messages
 };
+
+// A tensor below the experts that kerf does not know, as a refusal.
+[[noreturn]] void refuse_tensor(std::int64_t layer, std::string_view name, const std::string& file) {
+  const bool bias = name.ends_with("bias");
+  fail(ErrorKind::unsupported, "layer {}: {} in {}: {}", layer, shown(name), file,
+       bias ? "kerf does not implement biases of routed experts"
+            : "kerf does not know this tensor of routed experts");
+}
 
 // Groups the experts' tensors by layer; refuses names that would change the result if they were ignored.
 std::map<std::int64_t, Outline> outline(const std::filesystem::path& directory,
@@ -50,18 +61,18 @@ std::map<std::int64_t, Outline> outline(const std::filesystem::path& directory,
       continue;
     }
     const std::string& file = table.file(*table.find(name));
-    if (expert.naming == ExpertNaming::unknown)
-      fail(ErrorKind::unsupported, "layer {}: {} in {}: kerf does not know this tensor of routed experts",
-           layer->layer, shown(name), file);
+    if (expert.naming == ExpertNaming::unknown) refuse_tensor(layer->layer, name, file);
     if (expert.expert >= config.experts)
       fail(ErrorKind::checkpoint,
            "layer {}: {} in {}: got expert {}, wanted {} experts, 0 to {} (config.json)", layer->layer,
            shown(name), file, expert.expert, config.experts, config.experts - 1);
-    const auto [at, fresh] = layers.try_emplace(layer->layer, Outline{layer->prefix, expert.naming, name});
-    if (at->second.prefix != layer->prefix || at->second.naming != expert.naming)
+    Outline& known =
+        layers.try_emplace(layer->layer, Outline{layer->prefix, expert.root, expert.dialects, name})
+            .first->second;
+    known.dialects &= expert.dialects;
+    if (known.prefix != layer->prefix || known.root != expert.root || known.dialects == 0)
       fail(ErrorKind::checkpoint, "layer {}: {} in {} and {} in {} name its experts in two ways, wanted one",
-           layer->layer, shown(at->second.first), table.file(*table.find(at->second.first)), shown(name),
-           file);
+           layer->layer, shown(known.first), table.file(*table.find(known.first)), shown(name), file);
   }
   if (layers.empty())
     fail(ErrorKind::checkpoint,
@@ -72,6 +83,37 @@ std::map<std::int64_t, Outline> outline(const std::filesystem::path& directory,
     notes.push_back(fmt::format("layer {}: beyond the {} layers of config.json, ignored: {}", layer,
                                 config.layers, shown(name)));
   return layers;
+}
+
+// The dialect of a layer: of those that its names are in, the one that the model's family lays experts out
+// in.
+const Dialect& dialect_of(std::int64_t layer, const Outline& found, internal::Stacked stacked,
+                          const ModelConfig& config) {
+  internal::Dialects set = found.dialects;
+  if ((set & internal::stacked_dialects()) == 0 || found.root != internal::expert_roots.front())
+    return internal::first_of(set);
+  if (stacked == internal::Stacked::unknown)
+    fail(ErrorKind::unsupported,
+         "layer {}: {}: experts of {} stacked in one tensor: tools have written them as [E, out, in] and as "
+         "[E, in, out], and kerf does not guess",
+         layer, shown(found.first), config.family);
+  const bool alternating = stacked == internal::Stacked::alternating;
+  set &= internal::stacked_dialects(alternating, alternating);
+  if (set == 0)
+    fail(ErrorKind::unsupported, "layer {}: {}: kerf does not know how {} stacks its experts under this name",
+         layer, shown(found.first), config.family);
+  return internal::first_of(set);
+}
+
+// The algorithm of a layer's experts by the configuration. Where it leaves out a layer that the files hold as
+// NVFP4 all the same, the tensors count, and a note says so.
+std::string algo_of(const internal::LayerSource& source, const internal::QuantisedExperts& quantised) {
+  const Dialect& d = *source.dialect;
+  const std::string experts = source.prefix + source.root.substr(0, source.root.size() - 1);
+  std::vector<std::string> parts;
+  for (const std::string_view projection : d.projections)
+    parts.push_back(fmt::format("{}.{}{}", experts, d.stacked ? "" : "0.", projection));
+  return quantised.algo(source.index, experts, parts);
 }
 
 // Layers that config.json counts and no tensor of routed experts belongs to: dense ones, or lost ones. Worth
@@ -127,28 +169,54 @@ Checkpoint Checkpoint::open(const std::filesystem::path& path) {
     state->shards.push_back({state->table->files()[s], header.file_bytes, std::ssize(header.tensors)});
   }
   std::vector<std::int64_t> weight_only;
+  std::vector<std::int64_t> unlike;  // quantised where the configuration says not, or the other way round
+  const internal::QuantisedExperts quantised(config);
+  const internal::Family family = internal::family_named(config.family);
   for (const auto& [l, found] : outline(state->directory, *state->table, config, state->notes)) {
     internal::LayerSource source{*state->table,
                                  l,
                                  std::string(found.prefix),
+                                 std::string(found.root),
+                                 &dialect_of(l, found, family.stacked, config),
                                  config.experts,
                                  config.hidden,
                                  config.intermediate,
                                  config.model_hidden,
-                                 config.quant_algo};
-    auto layer = found.naming == ExpertNaming::fused ? internal::make_fused_layer(std::move(source))
-                                                     : internal::make_per_expert_layer(std::move(source));
-    if (layer->kind() == ExpertKind::nvfp4 && config.quant_algo == "W4A16_NVFP4" &&
-        !layer->has_input_scales())
-      weight_only.push_back(l);
+                                 {}};
+    const std::string algo = algo_of(source, quantised);
+    // One algorithm for all that is not excluded is that of an excluded layer that is quantised.
+    const bool one = config.quant_algo != internal::mixed_precision && config.quantised_modules.empty();
+    source.quant_algo = algo.empty() && one ? config.quant_algo : algo;
+    auto layer = source.dialect->stacked ? internal::make_stacked_layer(std::move(source))
+                                         : internal::make_per_expert_layer(std::move(source));
+    const bool nvfp4 = layer->kind() == ExpertKind::nvfp4;
+    const bool said = algo == "NVFP4" || algo == "W4A16_NVFP4";
+    if (nvfp4 && !said && !algo.empty())
+      fail(ErrorKind::unsupported,
+           "layer {}: its experts are quantised as {}, kerf implements NVFP4 and "
+           "W4A16_NVFP4",
+           l, shown(algo));
+    if (nvfp4 != said) unlike.push_back(l);
+    if (nvfp4 && layer->quant_algo() == "W4A16_NVFP4" && !layer->has_input_scales()) weight_only.push_back(l);
     state->layers.emplace(l, std::move(layer));
     state->moe_layers.push_back(l);
   }
+  if (!unlike.empty() && !config.quant_algo.empty())
+    state->notes.push_back(fmt::format(
+        "{} layer{} that the quantisation's lists and the tensors tell apart (first: layer {}, {}): the "
+        "tensors count",
+        unlike.size(), unlike.size() == 1 ? "" : "s", unlike.front(),
+        state->layers.at(unlike.front())->kind() == ExpertKind::nvfp4 ? "NVFP4 though left out"
+                                                                      : "BF16 though not left out"));
   if (!weight_only.empty())
     state->notes.push_back(fmt::format(
         "{} layer{} without input scales (first: layer {}): weight-only (W4A16), activations stay bf16",
         weight_only.size(), weight_only.size() == 1 ? "" : "s", weight_only.front()));
   note_layers_without_experts(state->layers, config, state->notes);
+  if (config.router.weights_on_input)
+    state->notes.emplace_back(
+        "this model's routing weights multiply the experts' input, which kerf does not do: it routes nothing "
+        "here, and takes rows that are scaled already with weights of 1");
   settle_config(state->layers, state->config);
   Checkpoint out;
   out.state_ = state;

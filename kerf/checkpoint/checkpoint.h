@@ -2,6 +2,7 @@
 // tensors lie in the mapped files. Knows file dialects and nothing of layouts.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -18,10 +19,12 @@ namespace kerf::checkpoint {
 
 enum class ExpertKind : std::uint8_t { nvfp4, bf16 };
 
-// One expert's matrices, [out, in], row-major, in the file. NVFP4: gate, up U8 [I, H/2], *_sf F8_E4M3 [I,
-// H/16]; down U8 [H, I/2], down_sf [H, I/16]. BF16: gate, up [I, H], down [H, I]; no scales.
+// One expert's matrices, [out, in], row-major. NVFP4: gate, up U8 [I, H/2], *_sf F8_E4M3 [I, H/16]; down U8
+// [H, I/2], down_sf [H, I/16]. BF16: gate, up [I, H], down [H, I]; no scales. They lie in the file, or, where
+// the file has them in another order, in `storage`, which keeps them alive.
 struct ExpertViews {
   tensor::TensorView gate, gate_sf, up, up_sf, down, down_sf;
+  std::shared_ptr<const std::byte[]> storage;
 };
 
 // What stands around the experts of a layer, at the model's width D: the router, and for models that have it
@@ -35,7 +38,8 @@ struct BlockViews {
   tensor::TensorView post_proj;  // [D, H]
 };
 
-// The global scales of an NVFP4 layer, all E experts. Gate and up are kept apart.
+// The global scales of an NVFP4 layer, all E experts, as what a value is multiplied by: where a dialect
+// stores divisors, 1 / stored, one IEEE division in f32. Gate and up are kept apart.
 struct LayerScales {
   std::vector<float> ws2_gate, ws2_up, ws2_down;  // weight_scale_2, [E]
   float in13 = 0;                                 // largest input scale of gate and up over ALL experts
@@ -57,9 +61,12 @@ class MoeLayer {
   virtual ~MoeLayer() = default;
   [[nodiscard]] virtual std::int64_t index() const = 0;
   [[nodiscard]] virtual ExpertKind kind() const = 0;
-  [[nodiscard]] virtual std::string_view dialect() const = 0;  // "per-expert", "fused"
+  [[nodiscard]] virtual std::string_view dialect() const = 0;  // "per-expert", "fused", ...: docs/formats.md
   // Views of expert e in [0, E): dtype and shape checked against the config; Error{checkpoint} otherwise.
+  // Copies the expert where the file has it in another order.
   [[nodiscard]] virtual ExpertViews expert(std::int64_t e) const = 0;
+  // Whether expert() copies.
+  [[nodiscard]] virtual bool copies() const = 0;
   // All global scales; faults (missing, zero, negative, not finite, reciprocal not finite) are added to
   // `faults` with layer, tensor, expert, "n of E" and value. NVFP4 layers only.
   virtual LayerScales scales(Faults& faults) const = 0;
@@ -81,7 +88,8 @@ class MoeLayer {
   // Scans the values of the block's tensors that can be used: those that are not finite are faults. The bias
   // is scan_extras()'s.
   virtual void scan_block(Faults& faults) const = 0;
-  // A tensor of this layer by its name below the layer's prefix ("mlp.experts.post_expert_norm.weight").
+  // A tensor of this layer by its name below the layer's prefix ("mlp.experts.post_expert_norm.weight"). The
+  // names of config.h stand for what models call the same tensor.
   [[nodiscard]] virtual std::optional<tensor::TensorView> find(std::string_view suffix) const = 0;
   // Bytes of one expert in the file.
   [[nodiscard]] virtual std::int64_t expert_bytes() const = 0;

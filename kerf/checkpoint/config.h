@@ -31,6 +31,11 @@ struct RouterConfig {
   std::int64_t n_group = 0;
   std::int64_t topk_group = 0;
   bool selection_bias = false;  // e_score_correction_bias takes part in the selection
+  // The weights multiply the experts' input, not their output (Llama-4). kerf has no such step.
+  bool weights_on_input = false;
+  // What is taken for granted where the file names no model that kerf knows and leaves keys out; empty
+  // elsewhere.
+  std::vector<std::string> assumptions;
 };
 
 // The per-route norm after the experts, where the model has one (Muse Spark).
@@ -47,8 +52,27 @@ struct PoolConfig {
   double gain_center = 1.0;
 };
 
+// SwiGLU as the model computes it, on real values (not on raw accumulators):
+// h = (clamp(up, -limit, limit) + beta) * g * sigmoid(alpha * g), g = min(gate, limit).
+struct SwigluConfig {
+  double alpha = 1.0;
+  double beta = 0.0;
+  std::optional<double> limit;
+
+  // Plain SwiGLU, silu(gate) * up.
+  [[nodiscard]] bool plain() const { return alpha == 1.0 && beta == 0.0 && !limit; }
+};
+
+// Modules that a pattern names, and their algorithm: "NVFP4", "W4A16_NVFP4", or what else the file says
+// ("FP8", "8-bit float").
+struct QuantisedModules {
+  std::string pattern;  // a name, a glob, "re:..." or a class ("Linear")
+  std::string algo;
+};
+
 struct ModelConfig {
   std::string architecture;
+  std::string family;  // "qwen3-moe", ...: what is taken from model_type or the architecture; empty: unknown
   std::int64_t layers = 0;
   std::int64_t experts = 0;       // E
   std::int64_t hidden = 0;        // H: the experts' own input and output width
@@ -56,13 +80,17 @@ struct ModelConfig {
   std::int64_t intermediate = 0;  // I
   std::int64_t top_k = 0;         // K
   std::string activation;         // "silu"
+  SwigluConfig swiglu;
   RouterConfig router;
   std::optional<PostNormConfig> post_norm;
   std::optional<PoolConfig> pool;
   std::int64_t shared_experts = 0;  // experts that every token takes; kerf computes none of them
-  std::string quant_algo;           // "NVFP4", "W4A16_NVFP4", or empty where nothing is quantised
+  // "NVFP4", "W4A16_NVFP4", "MIXED_PRECISION" (quantised_modules says more), or empty where nothing is
+  // quantised.
+  std::string quant_algo;
   std::int64_t group_size = 16;
-  std::vector<std::string> excluded_modules;  // globs
+  std::vector<std::string> excluded_modules;        // names, globs, "re:..."
+  std::vector<QuantisedModules> quantised_modules;  // empty: all that are not excluded
 };
 
 // Reads and checks the two files (hf_quant_config.json may be absent; config.json's quantization_config
@@ -78,7 +106,8 @@ ModelConfig read_model_config(const std::filesystem::path& path);
 // hf_quant_config.json; else the file alone.
 ModelConfig read_config_at(const std::filesystem::path& path);
 
-// How many of the config's layers have experts that the quantisation leaves out (BF16), by excluded_modules.
+// How many of the config's layers have experts that the quantisation leaves out (BF16), by excluded_modules
+// and quantised_modules.
 std::int64_t excluded_layers(const ModelConfig& config);
 
 }  // namespace kerf::checkpoint

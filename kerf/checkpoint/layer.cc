@@ -129,7 +129,19 @@ void Layer::scan_finite(const std::string& name, const Located& located, const s
   faults.add(found.group);
 }
 
-std::string Layer::full_name(std::string_view suffix) const { return source_.prefix + std::string(suffix); }
+std::string Layer::full_name(std::string_view suffix) const {
+  const std::string own = source_.prefix + std::string(suffix);
+  std::string found;
+  for (const std::string_view spelling : spellings(suffix)) {
+    std::string name = source_.prefix + std::string(spelling);
+    const Located* located = find_full(name);
+    if (located == nullptr) continue;
+    if (!found.empty())
+      fail(ErrorKind::checkpoint, "{} is there as {} too, wanted one of them", where(name, *located), found);
+    found = std::move(name);
+  }
+  return found.empty() ? own : found;
+}
 
 bool Layer::has_post_norm() const {
   const std::string name = full_name(post_norm_name);
@@ -152,9 +164,10 @@ std::string Layer::in_file(const Located* located) const {
 }
 
 ExpertKind Layer::kind_of_weight(const std::string& name, const Located& located) const {
-  if (located.entry->dtype == tensor::Dtype::u8) return ExpertKind::nvfp4;
+  if (located.entry->dtype == tensor::Dtype::u8 || located.entry->dtype == tensor::Dtype::f4)
+    return ExpertKind::nvfp4;
   if (located.entry->dtype == tensor::Dtype::bf16) return ExpertKind::bf16;
-  fail(ErrorKind::checkpoint, "{}: got {} {}, wanted U8 (NVFP4, two codes a byte) or BF16",
+  fail(ErrorKind::checkpoint, "{}: got {} {}, wanted U8 (NVFP4, two codes a byte), F4 or BF16",
        where(name, located), tensor::name(located.entry->dtype), located.entry->shape.text());
 }
 
@@ -167,6 +180,17 @@ void Layer::expect(const std::string& name, const Located& located, tensor::Dtyp
        where(name, located), tensor::name(located.entry->dtype), located.entry->shape.text(),
        wrong_dtype ? fmt::format("{} ", tensor::name(dtype)) : "", shape.text(), source_.experts,
        source_.hidden, source_.intermediate);
+}
+
+void Layer::expect_codes(const std::string& name, const Located& located, const tensor::Shape& shape) const {
+  if (located.entry->dtype != tensor::Dtype::f4) return expect(name, located, tensor::Dtype::u8, shape);
+  // Which of two codes comes first is known along the last dimension only.
+  if (source_.dialect->transposed)
+    fail(ErrorKind::unsupported, "{}: got F4 {}: kerf reads F4 experts as [out, in], not as [in, out]",
+         where(name, located), located.entry->shape.text());
+  std::vector<std::int64_t> codes(shape.dims().begin(), shape.dims().end());
+  codes.back() *= 2;
+  expect(name, located, tensor::Dtype::f4, tensor::Shape(codes));
 }
 
 void Layer::expect_dtype(const std::string& name, const Located& located, tensor::Dtype dtype) const {
@@ -187,7 +211,8 @@ void Layer::expect_expert(std::int64_t e) const {
 void Layer::expect_blocks() const {
   if (source_.quant_algo.empty())
     fail(ErrorKind::checkpoint,
-         "layer {} has NVFP4 experts, but neither hf_quant_config.json nor config.json gives a quant_algo",
+         "layer {} has NVFP4 experts, but neither hf_quant_config.json nor config.json gives them a "
+         "quant_algo",
          index());
   for (const std::int64_t width : {source_.hidden, source_.intermediate})
     if (width % numeric::nvfp4_block != 0)

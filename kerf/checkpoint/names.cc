@@ -7,14 +7,18 @@ namespace kerf::checkpoint::internal {
 
 namespace {
 
-constexpr std::array<std::string_view, 4> kPrefixes = {"model.language_model.", "language_model.model.",
-                                                       "model.", "backbone."};
-constexpr std::array<std::string_view, 3> kProjections = {"gate_proj", "up_proj", "down_proj"};
-constexpr std::array<std::string_view, 4> kParts = {"weight", "weight_scale", "weight_scale_2",
-                                                    "input_scale"};
-constexpr std::array<std::string_view, 8> kFused = {
-    "gate_up_proj", "gate_up_proj_weight_scale", "gate_up_proj_weight_scale_2", "gate_up_proj_input_scale",
-    "down_proj",    "down_proj_weight_scale",    "down_proj_weight_scale_2",    "down_proj_input_scale"};
+constexpr std::array<std::string_view, 5> kGates = {gate_name, "block_sparse_moe.gate.weight",
+                                                    "feed_forward.router.weight", "mixer.gate.weight",
+                                                    "mlp.router.weight"};
+constexpr std::array<std::string_view, 7> kBiases = {selection_bias_name,
+                                                     "mlp.e_score_correction_bias",
+                                                     "mlp.gate.expert_bias",
+                                                     "mlp.expert_bias",
+                                                     "block_sparse_moe.e_score_correction_bias",
+                                                     "block_sparse_moe.gate.e_score_correction_bias",
+                                                     "mixer.gate.e_score_correction_bias"};
+constexpr std::array<std::string_view, 4> kAlone = {post_norm_name, pre_proj_name, pre_norm_name,
+                                                    post_proj_name};
 
 // Takes `head` off the front of `text`.
 bool take(std::string_view& text, std::string_view head) {
@@ -37,22 +41,10 @@ std::optional<std::int64_t> take_number(std::string_view& text) {
   return value;
 }
 
-bool known_suffix(std::string_view suffix) {
-  for (const std::string_view projection : kProjections) {
-    std::string_view rest = suffix;
-    if (take(rest, projection) && take(rest, "."))
-      return std::find(kParts.begin(), kParts.end(), rest) != kParts.end();
-  }
-  return false;
-}
-
 }  // namespace
 
-std::string_view name(Projection projection) { return kProjections[static_cast<std::size_t>(projection)]; }
-std::string_view name(Part part) { return kParts[static_cast<std::size_t>(part)]; }
-
 std::optional<LayerName> parse_layer_name(std::string_view name) {
-  for (const std::string_view prefix : kPrefixes) {
+  for (const std::string_view prefix : layer_bases) {
     std::string_view rest = name;
     if (!take(rest, prefix) || !take(rest, "layers.")) continue;
     const auto layer = take_number(rest);
@@ -63,12 +55,25 @@ std::optional<LayerName> parse_layer_name(std::string_view name) {
 }
 
 ExpertName parse_expert_name(std::string_view rest) {
-  if (!take(rest, "mlp.experts.")) return {};
-  if (rest == "post_expert_norm.weight") return {ExpertNaming::post_norm, -1, {}};
-  if (std::find(kFused.begin(), kFused.end(), rest) != kFused.end()) return {ExpertNaming::fused, -1, {}};
-  const auto expert = take_number(rest);
-  if (!expert || !known_suffix(rest)) return {ExpertNaming::unknown, -1, {}};
-  return {ExpertNaming::per_expert, *expert, rest};
+  if (rest == post_norm_name) return {ExpertNaming::post_norm, -1, {}, {}, 0};
+  for (const std::string_view root : expert_roots) {
+    std::string_view below = rest;
+    if (!take(below, root)) continue;
+    const auto expert = take_number(below);
+    const Dialects found = dialects_with(root, below, expert.has_value());
+    if (found == 0) return {ExpertNaming::unknown, -1, {}, root, 0};
+    if (expert) return {ExpertNaming::per_expert, *expert, below, root, found};
+    return {ExpertNaming::stacked, -1, {}, root, found};
+  }
+  return {};
+}
+
+std::span<const std::string_view> spellings(std::string_view name) {
+  if (name == gate_name) return kGates;
+  if (name == selection_bias_name) return kBiases;
+  const auto* const found = std::find(kAlone.begin(), kAlone.end(), name);
+  if (found == kAlone.end()) return {};
+  return {found, 1};
 }
 
 }  // namespace kerf::checkpoint::internal

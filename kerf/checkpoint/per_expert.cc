@@ -1,4 +1,4 @@
-// One tensor an expert and projection: "{prefix}mlp.experts.{e}.{gate,up,down}_proj.{weight,...}".
+// One tensor an expert and projection: "{prefix}{root}{e}.{projection}{part}".
 #include <cstring>
 
 #include "kerf/base/file.h"
@@ -29,17 +29,22 @@ class PerExpertLayer final : public Layer {
     }
   }
 
-  [[nodiscard]] std::string_view dialect() const override { return "per-expert"; }
-
   [[nodiscard]] ExpertViews expert(std::int64_t e) const override {
     expect_expert(e);
     const auto view = [&](Projection p, Part part) {
       const Located* found = located(p, part, e);
-      return found == nullptr ? tensor::TensorView{} : source().table.view(*found);
+      if (found == nullptr) return tensor::TensorView{};
+      tensor::TensorView v = source().table.view(*found);
+      if (v.dtype == tensor::Dtype::f4) v = {tensor::Dtype::u8, {rows(p), columns(p) / 2}, v.bytes};
+      return v;
     };
-    return {view(Projection::gate, Part::weight), view(Projection::gate, Part::block_scale),
-            view(Projection::up, Part::weight),   view(Projection::up, Part::block_scale),
-            view(Projection::down, Part::weight), view(Projection::down, Part::block_scale)};
+    return {view(Projection::gate, Part::weight),
+            view(Projection::gate, Part::block_scale),
+            view(Projection::up, Part::weight),
+            view(Projection::up, Part::block_scale),
+            view(Projection::down, Part::weight),
+            view(Projection::down, Part::block_scale),
+            {}};
   }
 
   [[nodiscard]] bool has_input_scales() const override {
@@ -63,7 +68,9 @@ class PerExpertLayer final : public Layer {
   }
 
   [[nodiscard]] std::string tensor_name(Projection p, Part part, std::int64_t e) const override {
-    return fmt::format("{}mlp.experts.{}.{}.{}", source().prefix, e, name(p), name(part));
+    const Dialect& d = *source().dialect;
+    return fmt::format("{}{}{}.{}{}", source().prefix, source().root, e,
+                       d.projections[static_cast<std::size_t>(p)], d.parts[static_cast<std::size_t>(part)]);
   }
 
   [[nodiscard]] std::int64_t first_row(Projection /*p*/) const override { return 0; }
@@ -125,7 +132,7 @@ class PerExpertLayer final : public Layer {
         expect(weight, *parts[0], tensor::Dtype::bf16, {rows(p), columns(p)});
         continue;
       }
-      expect(weight, *parts[0], tensor::Dtype::u8, {rows(p), columns(p) / 2});
+      expect_codes(weight, *parts[0], {rows(p), columns(p) / 2});
       expect(tensor_name(p, Part::block_scale, e), *parts[1], tensor::Dtype::f8_e4m3,
              {rows(p), columns(p) / 16});
       for (const Part part : {Part::global_scale, Part::input_scale}) {

@@ -79,20 +79,34 @@ LayerScales Layer::scales(Faults& faults) const {
     for (std::int64_t e = 0; e < experts; ++e) values.push_back(scalar(p, part, e));
     return values;
   };
+  // What is stored as a divisor is multiplied by as 1 / stored: one division in f32, whose result is the
+  // scale from here on. Faults are told of what is stored.
+  const auto scales_of = [&](Values values) {
+    if (source_.dialect->divisors)
+      for (auto& value : values)
+        if (value) value = 1.0F / *value;
+    return values;
+  };
   // A scale that is missing is named with the file of the weight that it goes with.
   const auto file = [&](Projection p, Part part, std::int64_t e) {
     const Located* own = located(p, part, e);
     return own != nullptr ? in_file(own)
                           : fmt::format(", weight{}", in_file(located(p, Part::weight, e)).substr(1));
   };
+  const auto fault_in_file = [&](const std::optional<float>& value) {
+    const std::string_view fault = fault_of(value);
+    if (!fault.empty() || !value || !source_.dialect->divisors || fault_of(1.0F / *value).empty())
+      return fault;
+    return std::string_view("too large (as a scale, with an infinite reciprocal)");
+  };
   const auto report = [&](Projection p, Part part, const Values& values) {
     std::map<std::string_view, std::int64_t> alike;
-    for (const auto& value : values) ++alike[fault_of(value)];
+    for (const auto& value : values) ++alike[fault_in_file(value)];
     for (std::int64_t e = 0; e < experts; ++e) {
       const auto& value = values[static_cast<std::size_t>(e)];
-      const std::string_view fault = fault_of(value);
+      const std::string_view fault = fault_in_file(value);
       if (fault.empty()) continue;
-      faults.add(fmt::format("{} {}", fault, name(part)),
+      faults.add(fmt::format("{} {}", fault, part_name(part)),
                  fmt::format("layer {}, {}, expert {}, {} of {}, value {}{}", index(),
                              tensor_name(p, part, e), e, alike[fault], experts,
                              value ? fmt::format("{}", *value) : "missing", file(p, part, e)));
@@ -106,6 +120,7 @@ LayerScales Layer::scales(Faults& faults) const {
     weight_scales[i] = read(p, Part::global_scale);
     input_scales[i] = read(p, Part::input_scale);
     report(p, Part::global_scale, weight_scales[i]);
+    weight_scales[i] = scales_of(std::move(weight_scales[i]));
   }
 
   LayerScales out;
@@ -117,6 +132,7 @@ LayerScales Layer::scales(Faults& faults) const {
   if (has_input_scales()) {
     for (const Projection p : all_projections)
       report(p, Part::input_scale, input_scales[static_cast<std::size_t>(p)]);
+    for (Values& values : input_scales) values = scales_of(std::move(values));
     const Range first = range_of({&input_scales[0], &input_scales[1]});
     const Range second = range_of({&input_scales[2]});
     out.in13 = first.largest;
@@ -129,7 +145,7 @@ LayerScales Layer::scales(Faults& faults) const {
     out.weight_only = true;
   } else {
     faults.add(
-        "missing input_scale",
+        fmt::format("missing {}", part_name(Part::input_scale)),
         fmt::format("layer {}, {}, {} of {} experts, value missing: no expert has one; such a checkpoint is "
                     "weight-only (W4A16), but its quant_algo is {}{}",
                     index(), tensor_name(Projection::gate, Part::input_scale, 0), experts, experts,

@@ -9,6 +9,7 @@
 #include "kerf/base/function_ref.h"
 #include "kerf/comm/agree.h"
 #include "kerf/decode/fit.h"
+#include "kerf/decode/gated.h"
 #include "kerf/decode/internal/upload.h"
 #include "kerf/decode/scalars.h"
 #include "kerf/layout/convert.h"
@@ -45,30 +46,51 @@ struct Uploads {
   internal::Upload<layout::Bf16Experts> bf16;
 };
 
-// Experts [first, first + out.shape.experts) of the layer, made of experts of width `intermediate`.
-void convert(const checkpoint::MoeLayer& from, std::int64_t intermediate, std::int64_t first,
-             const layout::Nvfp4Experts& out, const Workers& workers) {
-  std::vector<layout::LogicalNvfp4<const std::byte>> experts;
-  experts.reserve(static_cast<std::size_t>(out.shape.experts));
-  for (std::int64_t e = 0; e < out.shape.experts; ++e) {
-    const checkpoint::ExpertViews v = from.expert(first + e);
-    experts.push_back(
-        {v.gate.bytes, v.gate_sf.bytes, v.up.bytes, v.up_sf.bytes, v.down.bytes, v.down_sf.bytes});
-  }
-  layout::convert_all(experts, out.shape.hidden, intermediate, out.shape.intermediate,
-                      {out.w13.bytes(), out.w13_sf.bytes(), out.w2.bytes(), out.w2_sf.bytes()}, workers);
+layout::LogicalNvfp4<const std::byte> logical(const checkpoint::ExpertViews& v, const layout::Nvfp4Experts&) {
+  return {v.gate.bytes, v.gate_sf.bytes, v.up.bytes, v.up_sf.bytes, v.down.bytes, v.down_sf.bytes};
+}
+layout::LogicalBf16<const std::byte> logical(const checkpoint::ExpertViews& v, const layout::Bf16Experts&) {
+  return {v.gate.bytes, v.up.bytes, v.down.bytes};
 }
 
+// Experts [first, first + count) of a tensor that holds all of `out`'s.
+std::span<std::byte> part_of(const tensor::Tensor& whole, std::int64_t first, std::int64_t count,
+                             std::int64_t all) {
+  const std::size_t one = whole.bytes().size() / static_cast<std::size_t>(all);
+  return whole.bytes().subspan(one * static_cast<std::size_t>(first), one * static_cast<std::size_t>(count));
+}
+layout::ConvertedNvfp4<std::byte> converted(const layout::Nvfp4Experts& out, std::int64_t first,
+                                            std::int64_t count) {
+  const std::int64_t n = out.shape.experts;
+  return {part_of(out.w13, first, count, n), part_of(out.w13_sf, first, count, n),
+          part_of(out.w2, first, count, n), part_of(out.w2_sf, first, count, n)};
+}
+layout::ConvertedBf16<std::byte> converted(const layout::Bf16Experts& out, std::int64_t first,
+                                           std::int64_t count) {
+  return {part_of(out.w13, first, count, out.shape.experts),
+          part_of(out.w2, first, count, out.shape.experts)};
+}
+
+// Experts [first, first + out.shape.experts) of the layer, made of experts of width `intermediate`. Experts
+// that the file has in another order are copied before they are converted, so many at once.
+template <typename Experts>
 void convert(const checkpoint::MoeLayer& from, std::int64_t intermediate, std::int64_t first,
-             const layout::Bf16Experts& out, const Workers& workers) {
-  std::vector<layout::LogicalBf16<const std::byte>> experts;
-  experts.reserve(static_cast<std::size_t>(out.shape.experts));
-  for (std::int64_t e = 0; e < out.shape.experts; ++e) {
-    const checkpoint::ExpertViews v = from.expert(first + e);
-    experts.push_back({v.gate.bytes, v.up.bytes, v.down.bytes});
+             const Experts& out, const Workers& workers) {
+  constexpr std::int64_t copied_at_once = 16;
+  const std::int64_t all = out.shape.experts;
+  const std::int64_t at_once = from.copies() ? std::min(all, copied_at_once) : all;
+  for (std::int64_t begin = 0; begin < all; begin += at_once) {
+    const std::int64_t count = std::min(at_once, all - begin);
+    std::vector<checkpoint::ExpertViews> views(static_cast<std::size_t>(count));
+    for_each_expert(workers, count, [&](std::int64_t e) {
+      views[static_cast<std::size_t>(e)] = from.expert(first + begin + e);
+    });
+    std::vector<decltype(logical(views.front(), out))> experts;
+    experts.reserve(views.size());
+    for (const checkpoint::ExpertViews& v : views) experts.push_back(logical(v, out));
+    layout::convert_all(experts, out.shape.hidden, intermediate, out.shape.intermediate,
+                        converted(out, begin, count), workers);
   }
-  layout::convert_all(experts, out.shape.hidden, intermediate, out.shape.intermediate,
-                      layout::ConvertedBf16<std::byte>{out.w13.bytes(), out.w2.bytes()}, workers);
 }
 
 // The same into `out`, wherever its weights lie.
@@ -161,13 +183,18 @@ Layer build_layer(const checkpoint::Checkpoint& from, const checkpoint::MoeLayer
     layout::Nvfp4Experts experts(rank.weights(), rank.memory, shape, first);
     place(source, config.intermediate, experts, uploads != nullptr ? &uploads->nvfp4 : nullptr, rank.workers);
     write_scalars(scales, layer.input, experts);
-    layer.ep = backend.bind(op::Nvfp4Args{experts.view(), config.experts, config.top_k, layer.input, {}});
+    layer.own_gated = SwigluValues(config.swiglu, scales, layer.input, first, shape.experts);
+    layer.gated = layer.own_gated.all();
+    layer.ep =
+        backend.bind(op::Nvfp4Args{experts.view(), config.experts, config.top_k, layer.input, layer.gated});
     layer.stock = std::move(experts);
   } else {
     layer.input = op::Input::bf16;
     layout::Bf16Experts experts(rank.weights(), shape, first);
     place(source, config.intermediate, experts, uploads != nullptr ? &uploads->bf16 : nullptr, rank.workers);
-    layer.ep = backend.bind(op::Bf16Args{experts.view(), config.experts, config.top_k, {}});
+    layer.own_gated = SwigluValues(config.swiglu, shape.experts);
+    layer.gated = layer.own_gated.all();
+    layer.ep = backend.bind(op::Bf16Args{experts.view(), config.experts, config.top_k, layer.gated});
     layer.stock = std::move(experts);
   }
   return layer;

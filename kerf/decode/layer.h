@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "kerf/checkpoint/checkpoint.h"
+#include "kerf/decode/gated.h"
 #include "kerf/layout/experts.h"
 #include "kerf/op/op.h"
 #include "kerf/tail/tail.h"
@@ -31,7 +32,8 @@ struct Layer {
   // Owned, or (adopt.h) views of experts that an engine holds.
   std::variant<std::monostate, layout::Nvfp4Experts, layout::Bf16Experts, layout::Nvfp4View, layout::Bf16View>
       stock;
-  op::GatedParameters gated;  // of the stock experts; the values are somebody else's
+  SwigluValues own_gated;     // of layers that were built from a checkpoint
+  op::GatedParameters gated;  // of the stock experts: own_gated's values, or an engine's
   std::unique_ptr<op::RoutedExperts> ep;
   std::optional<layout::Nvfp4Experts> sliced;
   std::unique_ptr<op::RoutedExperts> tp;

@@ -35,6 +35,11 @@ routing::Method sigmoid_method(const checkpoint::RouterConfig& from) {
 
 routing::Router router_of(const checkpoint::ModelConfig& config) {
   const checkpoint::RouterConfig& from = config.router;
+  if (from.weights_on_input)
+    fail(ErrorKind::unsupported,
+         "{} multiplies the experts' input by the routing weights (top {}); kerf multiplies their output",
+         config.family.empty() ? "a model whose moe_apply_router_weight_on_input is true" : config.family,
+         config.top_k);
   routing::Router router;
   router.experts = config.experts;
   router.top_k = config.top_k;

@@ -198,6 +198,14 @@ LayerResult run_layer(const checkpoint::Checkpoint& from, const LayerOptions& op
         (source.kind() == checkpoint::ExpertKind::bf16 || options.input == op::Input::bf16))
       fail(ErrorKind::unsupported, "layer {} takes bf16 rows here: give 'x', not quantised 'a' and 'a_sf'",
            options.layer);
+    // Rows that are scaled already have weights of 1 here: then the two ways are one.
+    if (!routes && from.config().router.weights_on_input &&
+        std::ranges::any_of(inputs.weights, [](float w) { return w != 1.0F; }))
+      fail(ErrorKind::unsupported,
+           "{} multiplies the experts' input by the routing weights, kerf their output: scale the rows and "
+           "give "
+           "topk_weights of 1",
+           from.config().architecture);
     if (routes) {
       checkpoint::ModelConfig config = from.config();
       bias = read_bias(source, config);

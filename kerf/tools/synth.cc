@@ -10,6 +10,7 @@
 
 #include "kerf/base/format.h"
 #include "kerf/checkpoint/atomic_file.h"
+#include "kerf/checkpoint/dialect.h"
 #include "kerf/checkpoint/safetensors.h"
 #include "kerf/layout/geometry.h"
 #include "kerf/tools/internal/synth_model.h"
@@ -196,6 +197,11 @@ SynthOptions synth_defaults(SynthModel model) {
   return o;
 }
 
+std::string_view dialect_name(const SynthOptions& o) {
+  if (!o.dialect.empty()) return o.dialect;
+  return o.model == SynthModel::muse_spark ? "fused" : "per-expert";
+}
+
 std::int64_t model_width(const SynthOptions& o) {
   if (o.model_hidden != 0) return o.model_hidden;
   return o.model == SynthModel::muse_spark ? 2 * o.hidden : o.hidden;
@@ -220,6 +226,15 @@ Verdict unsupported(const SynthOptions& o) {
   if (o.model != SynthModel::muse_spark && model_width(o) != o.hidden)
     return because(ErrorKind::usage, "model width is {} and hidden {}: {} has no projection between them",
                    o.model_hidden, o.hidden, name(o.model));
+  if (Verdict why = attempt([&] { (void)checkpoint::dialect_named(dialect_name(o)); })) return why;
+  const checkpoint::Dialect& dialect = checkpoint::dialect_named(dialect_name(o));
+  // Muse Spark's experts stand at a place of their own, whose stacks have rows.
+  if (o.model == SynthModel::muse_spark &&
+      (dialect.transposed || dialect.projections[0] == std::string_view("w1")))
+    return because(ErrorKind::usage, "there is no {} in the dialect {}", name(o.model), dialect.name);
+  if (o.f4 && dialect.transposed)
+    return because(ErrorKind::usage, "the dialect {} has no F4: the order of codes is not known",
+                   dialect.name);
   for (const std::int64_t layer : o.bf16_layers)
     if (layer < 0 || layer >= o.layers)
       return because(ErrorKind::usage, "BF16 layer {} is not one of layers 0 to {}", layer, o.layers - 1);
@@ -269,7 +284,8 @@ SynthReport synth(const fs::path& directory, const SynthOptions& wanted, const W
 
   const nlohmann::json index = {{"metadata", {{"total_size", report.bytes}}}, {"weight_map", std::move(map)}};
   write_text(directory / index_name, index.dump(2) + "\n");
-  write_text(directory / "hf_quant_config.json", internal::quant_config_json(options));
+  if (const std::string json = internal::quant_config_json(options); !json.empty())
+    write_text(directory / "hf_quant_config.json", json);
   write_text(directory / "config.json", internal::config_json(options));
   return report;
 }

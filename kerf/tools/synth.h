@@ -39,6 +39,12 @@ struct SynthOptions {
   std::int64_t layers = 0;                // all of them with routed experts
   std::int64_t top_k = 0;                 // K
   std::vector<std::int64_t> bf16_layers;  // layers whose experts are BF16; the others are NVFP4
+  // How the experts are named, stacked and scaled (checkpoint/dialect.h): empty for the model's own way. The
+  // experts are the same in every dialect, bit for bit. gpt-oss is that model's alone, and its config says
+  // so.
+  std::string dialect;
+  bool f4 = false;           // codes as F4, with shapes in codes, instead of U8
+  bool weight_only = false;  // W4A16: no input scales
   std::uint64_t seed = 1;
   std::int64_t shard_bytes = std::int64_t{1} << 30;  // a shard takes tensors until it holds this many
 };
@@ -46,11 +52,15 @@ struct SynthOptions {
 // A size of `model` that a laptop holds.
 SynthOptions synth_defaults(SynthModel model);
 
+// What `dialect` is or stands for.
+std::string_view dialect_name(const SynthOptions& options);
+
 // What `model_hidden` is or stands for.
 std::int64_t model_width(const SynthOptions& options);
 
 // Nothing, or why such a checkpoint cannot be written: usage for numbers that make no sense (E < 1, K > E, a
-// layer that is not there, a model without projections whose width is not H), unsupported for a shape that
+// layer that is not there, a model without projections whose width is not H, a dialect that the model is not
+// written in), unsupported for a shape that
 // the layout cannot hold (H % 128, I % 16).
 Verdict unsupported(const SynthOptions& options);
 

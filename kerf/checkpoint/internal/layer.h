@@ -1,5 +1,6 @@
-// What both namings of a layer's experts share: global scales, the scan of block scales, checks of dtype and
-// shape. A naming says where each number lies; everything that judges numbers is here.
+// What layers of all dialects share: global scales, the scan of block scales, checks of dtype and shape.
+// Stacked or not, a layer says where each number lies, by its dialect; everything that judges numbers is
+// here.
 #pragma once
 
 #include <array>
@@ -17,12 +18,14 @@ namespace kerf::checkpoint::internal {
 struct LayerSource {
   const TensorTable& table;
   std::int64_t index = 0;
-  std::string prefix;        // "model.layers.0."
+  std::string prefix;  // "model.layers.0."
+  std::string root;    // "mlp.experts."
+  const Dialect* dialect = nullptr;
   std::int64_t experts = 0;  // E, H, I of the configuration
   std::int64_t hidden = 0;
   std::int64_t intermediate = 0;
   std::int64_t model_hidden = 0;
-  std::string quant_algo;
+  std::string quant_algo;  // of this layer's experts
 };
 
 class Layer : public MoeLayer {
@@ -31,6 +34,8 @@ class Layer : public MoeLayer {
 
   [[nodiscard]] std::int64_t index() const final { return source_.index; }
   [[nodiscard]] ExpertKind kind() const final { return kind_; }
+  [[nodiscard]] std::string_view dialect() const final { return source_.dialect->name; }
+  [[nodiscard]] bool copies() const final { return source_.dialect->transposed; }
   LayerScales scales(Faults& faults) const final;
   void scan_block_scales(std::int64_t e, Faults& faults) const final;
   void scan_values(std::int64_t e, Faults& faults) const final;
@@ -44,13 +49,16 @@ class Layer : public MoeLayer {
   // Error{checkpoint} where the tensor is something else.
   [[nodiscard]] bool has_post_norm() const;
   [[nodiscard]] bool has_selection_bias() const;
-  // The name in the file of a tensor of this layer: the prefix, then `suffix`.
+  // The name in the file of a tensor of this layer: the prefix, then `suffix` or, where the file has the
+  // tensor under another of its spellings, that one. Error{checkpoint} where it has it under two.
   [[nodiscard]] std::string full_name(std::string_view suffix) const;
+  // The algorithm that the configuration gives these experts.
+  [[nodiscard]] const std::string& quant_algo() const { return source_.quant_algo; }
   // From headers alone: whether any expert of this NVFP4 layer has an input scale.
   [[nodiscard]] virtual bool has_input_scales() const = 0;
 
  protected:
-  // A global or input scale of expert e; nothing where the tensor is not there.
+  // A global or input scale of expert e as it is stored; nothing where the tensor is not there.
   [[nodiscard]] virtual std::optional<float> scalar(Projection projection, Part part,
                                                     std::int64_t e) const = 0;
   // The tensor itself; null where the file has none.
@@ -70,8 +78,15 @@ class Layer : public MoeLayer {
   }
   void set_kind(ExpertKind kind) { kind_ = kind; }
 
-  // U8: nvfp4, BF16: bf16; Error{checkpoint} for any other dtype of a weight.
+  // "weight_scale_2", as this dialect calls it.
+  [[nodiscard]] std::string_view part_name(Part part) const {
+    return checkpoint::part_name(*source_.dialect, part);
+  }
+
+  // U8 or F4: nvfp4, BF16: bf16; Error{checkpoint} for any other dtype of a weight.
   [[nodiscard]] ExpertKind kind_of_weight(const std::string& name, const Located& located) const;
+  // Two codes a byte along the last dimension: `shape` as U8, twice the last dimension as F4.
+  void expect_codes(const std::string& name, const Located& located, const tensor::Shape& shape) const;
   // Error{checkpoint} with layer, tensor, file, got and wanted unless the tensor is so.
   void expect(const std::string& name, const Located& located, tensor::Dtype dtype,
               const tensor::Shape& shape) const;
@@ -99,6 +114,6 @@ class Layer : public MoeLayer {
 // Both check every tensor's presence, dtype and shape from the headers; Error{checkpoint} that says what was
 // got and wanted, and in which layer, tensor, expert and file.
 std::unique_ptr<Layer> make_per_expert_layer(LayerSource source);
-std::unique_ptr<Layer> make_fused_layer(LayerSource source);
+std::unique_ptr<Layer> make_stacked_layer(LayerSource source);
 
 }  // namespace kerf::checkpoint::internal

@@ -22,6 +22,7 @@ struct SynthTensor {
 std::vector<SynthTensor> layer_tensors(const SynthOptions& options, std::int64_t layer);
 
 std::string config_json(const SynthOptions& options);
+// hf_quant_config.json; empty for a dialect whose tools write none.
 std::string quant_config_json(const SynthOptions& options);
 
 }  // namespace kerf::tools::internal

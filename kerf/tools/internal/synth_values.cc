@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -80,6 +81,39 @@ void fill_units(std::int64_t begin, std::span<std::byte> out, Make make) {
   }
 }
 
+// `size` bytes at `at`, which lie in one unit of 8.
+void copy_bytes(const Source& source, std::int64_t at, std::int64_t size, std::byte* to) {
+  constexpr std::int64_t unit = 8;
+  std::array<std::byte, unit> around{};
+  fill_bytes(source, at / unit * unit, around);
+  std::copy_n(around.begin() + at % unit, size, to);
+}
+
+void fill_matrices(const Matrices& m, std::int64_t begin, std::span<std::byte> out) {
+  const std::int64_t matrix_bytes = m.rows * m.columns * m.element;
+  const auto end = begin + std::ssize(out);
+  if (!m.transposed) {
+    for (std::int64_t at = begin; at < end;) {
+      const std::int64_t inside = at % matrix_bytes;
+      const std::int64_t count = std::min(end - at, matrix_bytes - inside);
+      fill_bytes(m.sources[static_cast<std::size_t>(at / matrix_bytes)], inside,
+                 out.subspan(static_cast<std::size_t>(at - begin), static_cast<std::size_t>(count)));
+      at += count;
+    }
+    return;
+  }
+  const std::int64_t width = m.each * m.rows;
+  for (std::int64_t i = begin / m.element; i < end / m.element; ++i) {
+    const std::int64_t block = i / (width * m.columns);
+    const std::int64_t column = i / width % m.columns;
+    const std::int64_t place = i % width;
+    const std::int64_t which = m.alternating ? place % m.each : place / m.rows;
+    const std::int64_t row = m.alternating ? place / m.each : place % m.rows;
+    copy_bytes(m.sources[static_cast<std::size_t>(block * m.each + which)],
+               (row * m.columns + column) * m.element, m.element, out.data() + (i * m.element - begin));
+  }
+}
+
 }  // namespace
 
 std::uint64_t stream_of(std::uint64_t seed, std::string_view name) {
@@ -98,8 +132,9 @@ float scale_rms() {
   return std::sqrt(square);
 }
 
-void fill_bytes(const Source& source, std::int64_t begin, std::span<std::byte> out) {
+void fill_bytes(const Source& source, std::int64_t from, std::span<std::byte> out) {
   const numeric::SplitMix stream(source.stream);
+  const std::int64_t begin = from + source.skip;
   switch (source.fill) {
     case Fill::codes:
       fill_units<4>(begin, out, [stream](std::uint64_t i) {
@@ -136,6 +171,9 @@ void fill_bytes(const Source& source, std::int64_t begin, std::span<std::byte> o
       std::copy_n(bytes.begin(), out.size(), out.begin());
       return;
     }
+    case Fill::matrices:
+      fill_matrices(*source.matrices, begin, out);
+      return;
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -17,13 +18,28 @@ enum class Fill : std::uint8_t {
   bf16_normal,   // bell-shaped, standard deviation `deviation`
   f32_normal,    // the same in f32
   f32_values,    // `values` as they are
+  matrices,      // other sources' bytes, as `matrices` arranges them
 };
+
+struct Matrices;
 
 struct Source {
   Fill fill = Fill::codes;
   std::uint64_t stream = 0;  // state of a numeric::SplitMix
   float deviation = 1.0F;
   std::vector<float> values;
+  std::shared_ptr<const Matrices> matrices;
+  std::int64_t skip = 0;  // bytes of the stream before the first one; a multiple of 8
+};
+
+// Matrices [rows, columns] of `element` bytes, `each` of them (gate and up) side by side along their rows in
+// a block, block after block. Transposed, a block is [columns, each * rows]; then `alternating` matrices have
+// their rows in turn.
+struct Matrices {
+  std::int64_t rows = 0, columns = 0, element = 1;
+  std::int64_t each = 1;
+  bool transposed = false, alternating = false;
+  std::vector<Source> sources;
 };
 
 // A stream for each (seed, name).

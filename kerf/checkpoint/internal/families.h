@@ -1,0 +1,46 @@
+// Model families by model_type (or architecture): what their code does with the routed experts where
+// config.json does not say it, or says it in a key whose meaning is theirs. One line a family.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kerf::checkpoint::internal {
+
+// Weights of the chosen experts, where norm_topk_prob is absent.
+enum class Normalises : unsigned char { unless_told, if_told, always };
+
+// What swiglu_limit and swiglu_alpha mean.
+enum class Swiglu : unsigned char {
+  plain,    // silu(gate) * up: the keys have no meaning
+  clamped,  // silu(min(gate, limit)) * clamp(up, limit)
+  shifted,  // g * sigmoid(alpha * g) * (clamp(up, limit) + 1), g = min(gate, limit)
+};
+
+// How experts that are stacked in one tensor lie there.
+enum class Stacked : unsigned char {
+  rows,         // [E, out, in], gate rows first
+  columns,      // [E, in, out], gate columns first: under feed_forward.experts
+  alternating,  // [E, in, out], gate and up columns in turn
+  unknown,      // tools have written both
+};
+
+struct Family {
+  std::string_view name;     // as messages call it; empty: none that is known
+  std::string_view scoring;  // what scores where scoring_func is absent
+  Normalises normalises = Normalises::unless_told;
+  bool selection_bias = false;    // the code adds e_score_correction_bias to the scores
+  bool weights_on_input = false;  // routing weights multiply the experts' input, not their output
+  Swiglu swiglu = Swiglu::plain;
+  Stacked stacked = Stacked::rows;
+};
+
+// The family of a model_type, else of an architecture ("Qwen3MoeForCausalLM"); one without a name where
+// neither is known: softmax, normalised unless told.
+Family family_of(std::string_view model_type, const std::vector<std::string>& architectures);
+
+// The family of that name; the unknown one for any other.
+Family family_named(std::string_view name);
+
+}  // namespace kerf::checkpoint::internal

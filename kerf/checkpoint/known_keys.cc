@@ -1,0 +1,131 @@
+#include "kerf/checkpoint/internal/known_keys.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "kerf/base/file.h"
+#include "kerf/base/format.h"
+
+namespace kerf::checkpoint::internal {
+
+namespace {
+
+using nlohmann::json;
+
+// What a key's name has in it where it may be about routed experts.
+constexpr auto kWords = std::to_array<std::string_view>(
+    {"expert", "moe", "router", "routed", "routing", "topk", "swiglu", "geglu", "scoring", "score_func",
+     "renorm", "hidden_act", "activation", "route_", "mlp_bias", "n_group", "gate_act", "gating"});
+
+// Read by the reader of the configuration, each with a meaning or a refusal of its own.
+constexpr auto kRead = std::to_array<std::string_view>({"num_experts",
+                                                        "num_local_experts",
+                                                        "n_routed_experts",
+                                                        "num_experts_per_tok",
+                                                        "num_experts_per_token",
+                                                        "experts_per_token",
+                                                        "moe_topk",
+                                                        "moe_top_k",
+                                                        "top_k_experts",
+                                                        "moe_hidden_size",
+                                                        "moe_intermediate_size",
+                                                        "scoring_func",
+                                                        "moe_router_activation_func",
+                                                        "topk_method",
+                                                        "norm_topk_prob",
+                                                        "moe_renormalize",
+                                                        "routed_scaling_factor",
+                                                        "n_group",
+                                                        "num_expert_group",
+                                                        "topk_group",
+                                                        "use_routing_bias",
+                                                        "hidden_act",
+                                                        "hidden_activation",
+                                                        "mlp_hidden_act",
+                                                        "swiglu_alpha",
+                                                        "swiglu_beta",
+                                                        "swiglu_limit",
+                                                        "num_shared_experts",
+                                                        "n_shared_experts",
+                                                        "shared_expert_intermediate_size",
+                                                        "moe_shared_expert_intermediate_size",
+                                                        "shared_experts_intermediate_size",
+                                                        "shared_intermediate_size",
+                                                        "moe_apply_router_weight_on_input"});
+
+// About training, about which layers have experts (the tensors say), about shared experts (which kerf does
+// not compute, and says so), about attention or other parts, or about the precision of a router's logits.
+constexpr auto kBeside = std::to_array<std::string_view>(
+    {// training
+     "output_router_logits", "router_aux_loss_coef", "router_z_loss_coef", "router_jitter_noise",
+     "moe_jitter_eps", "moe_loss_weight", "moe_aux_loss_coef", "moe_router_load_balancing_type",
+     "num_experts_per_group",
+     // which layers
+     "moe_layer_freq", "moe_layers", "moe_layers_enum", "moe_layer_start_index", "moe_layer_end_index",
+     "moe_layer_interval", "moe_layer_offset", "moe_every_n_layer", "interleave_moe_layer_step",
+     "expert_layer_period", "expert_layer_offset", "enable_moe_block", "is_moe",
+     // shared experts
+     "shared_moe_mode", "shared_expert_combination_strategy", "moe_shared_expert_overlap",
+     // attention, other parts
+     "index_topk", "index_topk_freq", "index_topk_pattern", "index_topk_blocks", "mamba_hidden_act",
+     "vision_hidden_act", "projector_hidden_act",
+     // grouped selection is what n_group and topk_group say
+     "use_grouped_topk",
+     // logits come in f32
+     "router_dtype", "moe_router_dtype", "moe_gate_dtype"});
+
+// Change the result, but not at this value.
+struct Neutral {
+  std::string_view key;
+  const char* value;  // JSON
+};
+constexpr auto kNeutral = std::to_array<Neutral>({{"mlp_bias", "false"},
+                                                  {"router_bias", "false"},
+                                                  {"moe_router_bias", "false"},
+                                                  {"use_expert_bias", "false"},
+                                                  {"moe_router_enable_expert_bias", "false"},
+                                                  {"expert_bias", "false"},
+                                                  {"router_scaling_factor", "1"},
+                                                  {"moe_router_scaling_factor", "1"},
+                                                  {"moe_routed_scaling_factor", "1"},
+                                                  {"moe_router_logit_softcapping", "0"},
+                                                  {"zero_expert_num", "0"},
+                                                  {"expert_capacity", "0"},
+                                                  {"moe_latent_size", "0"},
+                                                  {"num_hash_routed_layers", "0"}});
+
+// Only what is about the experts' own mathematics: the bare word is in other keys' names, too.
+bool concerns_experts(std::string_view key) {
+  if (key.ends_with("_config")) return false;  // other parts' and tools' own
+  return std::any_of(kWords.begin(), kWords.end(),
+                     [&](std::string_view word) { return key.find(word) != std::string_view::npos; });
+}
+
+template <typename List>
+bool holds(const List& list, std::string_view key) {
+  return std::find(list.begin(), list.end(), key) != list.end();
+}
+
+void judge(const Keys& keys, const std::string& key, const json& value) {
+  if (value.is_null() || !concerns_experts(key) || holds(kRead, key) || holds(kBeside, key)) return;
+  const auto* const neutral =
+      std::find_if(kNeutral.begin(), kNeutral.end(), [&](const Neutral& n) { return n.key == key; });
+  if (neutral == kNeutral.end())
+    fail(ErrorKind::unsupported,
+         "{}: {} is {}: kerf does not know this key, which may change the routed experts", keys.file(),
+         shown(key), got(value));
+  if (value != json::parse(neutral->value))
+    fail(ErrorKind::unsupported, "{}: {} is {}, kerf implements {}", keys.file(), key, got(value),
+         neutral->value);
+}
+
+}  // namespace
+
+void refuse_unknown_keys(const Keys& keys) {
+  for (const json* object : keys.objects())
+    for (const auto& entry : object->items()) judge(keys, entry.key(), entry.value());
+}
+
+}  // namespace kerf::checkpoint::internal

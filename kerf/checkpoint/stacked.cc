@@ -1,0 +1,237 @@
+// All experts of a layer in one tensor a projection, gate and up in one. Where a dialect is not transposed:
+//   gate_up_proj [E, 2I, H], gate rows first; its scales [E, 2I, H/16]; its global scales 2E values (gate, up
+//   an expert), E or one; down_proj    [E, H, I]; its scales [E, H, I/16]; its global scales E values or one.
+// Transposed: [E, H, 2I] ([E, H/2, 2I] bytes of codes, [E, H/16, 2I] scales) and [E, I, H], gate columns
+// first or gate and up columns in turn. Those are turned when an expert is asked for: bytes move, none
+// changes.
+#include <algorithm>
+#include <cstring>
+
+#include "kerf/base/format.h"
+#include "kerf/checkpoint/internal/layer.h"
+
+namespace kerf::checkpoint::internal {
+
+namespace {
+
+constexpr std::size_t kParts = 4;
+constexpr std::int64_t kTile = 64;  // of a matrix that is turned
+
+std::size_t stack_of(Projection p) { return p == Projection::down ? 1 : 0; }
+
+class StackedLayer final : public Layer {
+ public:
+  explicit StackedLayer(LayerSource from) : Layer(std::move(from)) {
+    for (std::size_t s = 0; s < stacks_.size(); ++s)
+      for (std::size_t part = 0; part < kParts; ++part)
+        stacks_[s][part] = find_full(stack_name(s, static_cast<Part>(part)));
+    for (std::size_t s = 0; s < stacks_.size(); ++s) {
+      const std::string weight = stack_name(s, Part::weight);
+      if (stacks_[s][0] == nullptr) fail(ErrorKind::checkpoint, "layer {}: {} is missing", index(), weight);
+      const ExpertKind own = kind_of_weight(weight, *stacks_[s][0]);
+      if (s == 0) {
+        set_kind(own);
+        if (own == ExpertKind::nvfp4) expect_blocks();
+      }
+      if (own != kind())
+        fail(ErrorKind::checkpoint, "{}: got {}, wanted {} as {}: all experts of a layer must be of one kind",
+             where(weight, *stacks_[s][0]), tensor::name(stacks_[s][0]->entry->dtype),
+             kind() == ExpertKind::nvfp4 ? "U8 (NVFP4)" : "BF16", source().dialect->projections[0]);
+      check_stack(s);
+    }
+  }
+
+  [[nodiscard]] ExpertViews expert(std::int64_t e) const override {
+    expect_expert(e);
+    return source().dialect->transposed ? turned(e) : in_place(e);
+  }
+
+  [[nodiscard]] bool has_input_scales() const override {
+    return stacks_[0][static_cast<std::size_t>(Part::input_scale)] != nullptr ||
+           stacks_[1][static_cast<std::size_t>(Part::input_scale)] != nullptr;
+  }
+
+ protected:
+  [[nodiscard]] std::optional<float> scalar(Projection p, Part part, std::int64_t e) const override {
+    const Located* found = located(p, part, e);
+    if (found == nullptr) return std::nullopt;
+    const tensor::TensorView view = source().table.view(*found);
+    const std::int64_t values = view.shape.elements();
+    std::int64_t at = 0;  // one value serves all
+    if (values == source().experts * per_expert(p))
+      at = e * per_expert(p) + (p == Projection::up ? 1 : 0);
+    else if (values == source().experts)
+      at = e;
+    float value = 0;
+    std::memcpy(&value, view.bytes.data() + at * static_cast<std::int64_t>(sizeof(value)), sizeof(value));
+    return value;
+  }
+
+  [[nodiscard]] const Located* located(Projection p, Part part, std::int64_t /*e*/) const override {
+    return stacks_[stack_of(p)][static_cast<std::size_t>(part)];
+  }
+
+  [[nodiscard]] std::string tensor_name(Projection p, Part part, std::int64_t /*e*/) const override {
+    const bool scalar_part = part == Part::global_scale || part == Part::input_scale;
+    const char* half = p == Projection::gate ? " (gate)" : p == Projection::up ? " (up)" : "";
+    return stack_name(stack_of(p), part) + (scalar_part ? half : "");
+  }
+
+  // Where gate and up alternate, rows are counted in the matrix that they make.
+  [[nodiscard]] std::int64_t first_row(Projection p) const override {
+    return p == Projection::up && !source().dialect->alternating ? source().intermediate : 0;
+  }
+
+ private:
+  // Global scales an expert has in the stack of p.
+  static std::int64_t per_expert(Projection p) { return p == Projection::down ? 1 : 2; }
+
+  [[nodiscard]] std::string stack_name(std::size_t stack, Part part) const {
+    const Dialect& d = *source().dialect;
+    return fmt::format("{}{}{}{}", source().prefix, source().root, d.projections[stack == 0 ? 0 : 2],
+                       d.parts[static_cast<std::size_t>(part)]);
+  }
+
+  // [E, out, in] or, transposed, [E, in, out], of the stack of p.
+  [[nodiscard]] tensor::Shape stack_shape(Projection p, std::int64_t in) const {
+    const std::int64_t out = rows(p) * per_expert(p);
+    if (source().dialect->transposed) return {source().experts, in, out};
+    return {source().experts, out, in};
+  }
+
+  void check_stack(std::size_t s) const {
+    const Projection p = s == 0 ? Projection::gate : Projection::down;
+    const auto& parts = stacks_[s];
+    const std::string weight = stack_name(s, Part::weight);
+    if (kind() == ExpertKind::bf16) {
+      for (std::size_t part = 1; part < kParts; ++part)
+        if (parts[part] != nullptr)
+          fail(ErrorKind::checkpoint, "{}: a scale beside BF16 weights, wanted U8 weights or no scale",
+               where(stack_name(s, static_cast<Part>(part)), *parts[part]));
+      expect(weight, *parts[0], tensor::Dtype::bf16, stack_shape(p, columns(p)));
+      return;
+    }
+    expect_codes(weight, *parts[0], stack_shape(p, columns(p) / 2));
+    const std::string scale = stack_name(s, Part::block_scale);
+    if (parts[1] == nullptr) fail(ErrorKind::checkpoint, "layer {}: {} is missing", index(), scale);
+    expect(scale, *parts[1], tensor::Dtype::f8_e4m3, stack_shape(p, columns(p) / 16));
+    for (const Part part : {Part::global_scale, Part::input_scale}) {
+      const Located* located = parts[static_cast<std::size_t>(part)];
+      if (located != nullptr) check_scalars(stack_name(s, part), *located, per_expert(p));
+    }
+  }
+
+  // E experts' values, `each` an expert: as one vector or with E as the first dimension. Gate and up, and all
+  // experts, may share them.
+  void check_scalars(const std::string& tensor, const Located& located, std::int64_t each) const {
+    expect_dtype(tensor, located, tensor::Dtype::f32);
+    const tensor::Shape& shape = located.entry->shape;
+    const std::int64_t e = source().experts;
+    const std::int64_t values = shape.elements();
+    const bool by_expert = shape.rank() == 1 || (shape.rank() > 1 && shape[0] == e);
+    if (((values == each * e || values == e) && by_expert) || values == 1) return;
+    fail(ErrorKind::checkpoint, "{}: got F32 {}, wanted {}[{}] or one value ({} experts of config.json)",
+         where(tensor, located), shape.text(), each == 2 ? fmt::format("[{}, 2], [{}], ", e, 2 * e) : "", e,
+         e);
+  }
+
+  [[nodiscard]] tensor::TensorView whole(Projection p, Part part) const {
+    return source().table.view(*stacks_[stack_of(p)][static_cast<std::size_t>(part)]);
+  }
+
+  // Elements of a row of p's matrix, as they are stored: bytes of codes, scales, BF16 values.
+  [[nodiscard]] std::int64_t stored_columns(Projection p, Part part) const {
+    if (part == Part::block_scale) return columns(p) / 16;
+    return kind() == ExpertKind::bf16 ? columns(p) : columns(p) / 2;
+  }
+
+  [[nodiscard]] tensor::Dtype stored_dtype(Part part) const {
+    if (part == Part::block_scale) return tensor::Dtype::f8_e4m3;
+    return kind() == ExpertKind::bf16 ? tensor::Dtype::bf16 : tensor::Dtype::u8;
+  }
+
+  // Where p's matrices are among the views.
+  static tensor::TensorView& view_of(ExpertViews& views, Projection p, Part part) {
+    const bool scale = part == Part::block_scale;
+    if (p == Projection::gate) return scale ? views.gate_sf : views.gate;
+    if (p == Projection::up) return scale ? views.up_sf : views.up;
+    return scale ? views.down_sf : views.down;
+  }
+
+  template <typename Each>
+  void for_each_matrix(Each each) const {
+    for (const Projection p : all_projections) {
+      each(p, Part::weight);
+      if (kind() == ExpertKind::nvfp4) each(p, Part::block_scale);
+    }
+  }
+
+  // [rows of p, ...] of expert e, in the file.
+  [[nodiscard]] ExpertViews in_place(std::int64_t e) const {
+    ExpertViews out;
+    for_each_matrix([&](Projection p, Part part) {
+      const tensor::TensorView all = whole(p, part);
+      const std::size_t expert_bytes = all.bytes.size() / static_cast<std::size_t>(source().experts);
+      const std::size_t bytes = expert_bytes / static_cast<std::size_t>(per_expert(p));
+      const std::size_t begin =
+          static_cast<std::size_t>(e) * expert_bytes + (p == Projection::up ? bytes : 0);
+      view_of(out, p, part) = {
+          stored_dtype(part), {rows(p), stored_columns(p, part)}, all.bytes.subspan(begin, bytes)};
+    });
+    return out;
+  }
+
+  // The same as [out, in] in memory of their own.
+  [[nodiscard]] ExpertViews turned(std::int64_t e) const {
+    const auto matrix_bytes = [&](Projection p, Part part) {
+      return tensor::bytes_of(stored_dtype(part), {rows(p), stored_columns(p, part)});
+    };
+    std::int64_t total = 0;
+    for_each_matrix([&](Projection p, Part part) { total += matrix_bytes(p, part); });
+    const std::shared_ptr<std::byte[]> storage(new std::byte[static_cast<std::size_t>(total)]);
+    ExpertViews out;
+    std::byte* to = storage.get();
+    for_each_matrix([&](Projection p, Part part) {
+      const std::int64_t bytes = matrix_bytes(p, part);
+      if (stored_dtype(part) == tensor::Dtype::bf16)
+        turn<std::uint16_t>(p, part, e, to);
+      else
+        turn<std::uint8_t>(p, part, e, to);
+      view_of(out, p, part) = {stored_dtype(part),
+                               {rows(p), stored_columns(p, part)},
+                               std::span(to, static_cast<std::size_t>(bytes))};
+      to += bytes;
+    });
+    out.storage = storage;
+    return out;
+  }
+
+  // to [rows, in] from expert e's [in, columns of the stack].
+  template <typename Element>
+  void turn(Projection p, Part part, std::int64_t e, std::byte* to) const {
+    constexpr std::int64_t size = sizeof(Element);
+    const tensor::TensorView all = whole(p, part);
+    const std::int64_t out = rows(p);
+    const std::int64_t in = stored_columns(p, part);
+    const std::int64_t width = out * per_expert(p);
+    const bool alternating = source().dialect->alternating && p != Projection::down;
+    const std::int64_t step = alternating ? 2 : 1;
+    const std::int64_t first = p == Projection::up ? (alternating ? 1 : out) : 0;
+    const std::byte* from = all.bytes.data() + e * in * width * size;
+    for (std::int64_t r0 = 0; r0 < out; r0 += kTile)
+      for (std::int64_t k0 = 0; k0 < in; k0 += kTile)
+        for (std::int64_t r = r0; r < std::min(out, r0 + kTile); ++r)
+          for (std::int64_t k = k0; k < std::min(in, k0 + kTile); ++k)
+            std::memcpy(to + (r * in + k) * size, from + (k * width + first + r * step) * size, size);
+  }
+
+  std::array<std::array<const Located*, kParts>, 2> stacks_{};
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> make_stacked_layer(LayerSource source) {
+  return std::make_unique<StackedLayer>(std::move(source));
+}
+
+}  // namespace kerf::checkpoint::internal
