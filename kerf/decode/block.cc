@@ -125,6 +125,8 @@ std::vector<LayerBlock> build_blocks(const checkpoint::Checkpoint& from, std::sp
   comm::agreed(rank.group, "building the blocks around the experts", [&] {
     require(unsupported_block(from, layers, kind));
     checkpoint::Faults faults;
+    for (const std::string& taken : from.config().router.assumptions)
+      rank.info(fmt::format("{}: {}", from.config().architecture, taken));
     for (const std::int64_t index : layers) from.layer(index).scan_block(faults);
     require(faults.verdict());
     for (const std::int64_t index : layers)

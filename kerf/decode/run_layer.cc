@@ -211,6 +211,8 @@ LayerResult run_layer(const checkpoint::Checkpoint& from, const LayerOptions& op
       bias = read_bias(source, config);
       config.router.selection_bias = !bias.empty();
       router = router_of(config);
+      for (const std::string& taken : config.router.assumptions)
+        rank.info(fmt::format("{}: {}", config.architecture, taken));
     }
   });
 

@@ -62,8 +62,10 @@ std::string refused(const Members& members, ErrorKind kind = ErrorKind::checkpoi
 }
 
 TEST(Config, PlainModel) {
-  const ModelConfig config = read(with(kPlain, "architectures", R"(["Qwen3MoeForCausalLM"])"));
+  const ModelConfig config =
+      read(with(with(kPlain, "architectures", R"(["Qwen3MoeForCausalLM"])"), "norm_topk_prob", "true"));
   EXPECT_EQ(config.architecture, "Qwen3MoeForCausalLM");
+  EXPECT_EQ(config.family, "qwen3-moe");
   EXPECT_EQ(config.layers, 3);
   EXPECT_EQ(config.experts, 4);
   EXPECT_EQ(config.hidden, 256);

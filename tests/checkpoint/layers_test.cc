@@ -198,7 +198,7 @@ TEST(Layers, FusedShapesAndDtypes) {
   const std::vector<WrongTensor> cases = {
       {"gate_up_proj", filled(Dtype::u8, {5, 256, 128}), "got U8 [5, 256, 128]", "wanted [4, 256, 128]"},
       {"gate_up_proj", filled(Dtype::u8, {4, 128, 256}), "got U8 [4, 128, 256]", "wanted [4, 256, 128]"},
-      {"gate_up_proj", filled(Dtype::f4, {4, 256, 256}), "got F4 [4, 256, 256]", "wanted U8"},
+      {"gate_up_proj", filled(Dtype::f4, {4, 256, 128}), "got F4 [4, 256, 128]", "wanted [4, 256, 256]"},
       {"down_proj", filled(Dtype::u8, {4, 256, 32}), "got U8 [4, 256, 32]", "wanted [4, 256, 64]"},
       {"down_proj", filled(Dtype::bf16, {4, 256, 128}), "got BF16", "wanted U8 (NVFP4)"},
       {"gate_up_proj_weight_scale", filled(Dtype::u8, {4, 256, 16}), "got U8", "wanted F8_E4M3"},
@@ -220,7 +220,7 @@ TEST(Layers, PerExpertShapesAndDtypes) {
       {"gate_proj.weight", filled(Dtype::u8, {128, 64}), "got U8 [128, 64]", "wanted [128, 128]"},
       {"up_proj.weight", filled(Dtype::u8, {64, 128}), "got U8 [64, 128]", "wanted [128, 128]"},
       {"down_proj.weight", filled(Dtype::u8, {128, 128}), "got U8 [128, 128]", "wanted [256, 64]"},
-      {"down_proj.weight", filled(Dtype::f4, {256, 128}), "got F4 [256, 128]", "wanted U8"},
+      {"down_proj.weight", filled(Dtype::f4, {256, 64}), "got F4 [256, 64]", "wanted [256, 128]"},
       {"down_proj.weight", filled(Dtype::f16, {256, 128}), "got F16", "wanted U8"},
       {"down_proj.weight_scale", filled(Dtype::u8, {256, 8}), "got U8", "wanted F8_E4M3"},
       {"up_proj.weight_scale", filled(Dtype::f8_e4m3, {128, 8}), "got F8_E4M3 [128, 8]", "wanted [128, 16]"},
