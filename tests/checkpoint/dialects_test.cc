@@ -119,8 +119,8 @@ TEST_P(EveryDialect, FaultsHaveTheFilesNames) {
   EXPECT_THAT(faults.text(), AllOf(HasSubstr(scale), HasSubstr("byte 0x7F"), HasSubstr("expert 0")));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, EveryDialect, testing::ValuesIn(test::restated_names()), [](const auto& info) {
-  std::string name = info.param;
+INSTANTIATE_TEST_SUITE_P(All, EveryDialect, testing::ValuesIn(test::restated_names()), [](const auto& param) {
+  std::string name = param.param;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 });

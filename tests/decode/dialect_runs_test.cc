@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "kerf/checkpoint/dialect.h"
@@ -37,8 +38,8 @@ TEST_P(DialectRuns, RowsAreExactEverywhere) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DialectRuns, testing::ValuesIn(restated_names()), [](const auto& info) {
-  std::string name = info.param;
+INSTANTIATE_TEST_SUITE_P(All, DialectRuns, testing::ValuesIn(restated_names()), [](const auto& param) {
+  std::string name = param.param;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 });

@@ -28,7 +28,7 @@ struct Source {
   std::uint64_t stream = 0;  // state of a numeric::SplitMix
   float deviation = 1.0F;
   std::vector<float> values;
-  std::shared_ptr<const Matrices> matrices;
+  std::shared_ptr<const Matrices> matrices{};
   std::int64_t skip = 0;  // bytes of the stream before the first one; a multiple of 8
 };
 
