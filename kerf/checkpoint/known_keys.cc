@@ -70,7 +70,7 @@ constexpr auto kBeside = std::to_array<std::string_view>(
      "shared_moe_mode", "shared_expert_combination_strategy", "moe_shared_expert_overlap",
      // attention, other parts
      "index_topk", "index_topk_freq", "index_topk_pattern", "index_topk_blocks", "mamba_hidden_act",
-     "vision_hidden_act", "projector_hidden_act",
+     "n_groups", "mamba_n_groups", "vision_hidden_act", "projector_hidden_act",
      // grouped selection is what n_group and topk_group say
      "use_grouped_topk",
      // logits come in f32

@@ -72,13 +72,12 @@ layout::ConvertedBf16<std::byte> converted(const layout::Bf16Experts& out, std::
 }
 
 // Experts [first, first + out.shape.experts) of the layer, made of experts of width `intermediate`. Experts
-// that the file has in another order are copied before they are converted, so many at once.
+// that the file has in another order are copied before they are converted, one a worker at once.
 template <typename Experts>
 void convert(const checkpoint::MoeLayer& from, std::int64_t intermediate, std::int64_t first,
              const Experts& out, const Workers& workers) {
-  constexpr std::int64_t copied_at_once = 16;
   const std::int64_t all = out.shape.experts;
-  const std::int64_t at_once = from.copies() ? std::min(all, copied_at_once) : all;
+  const std::int64_t at_once = from.copies() ? std::min<std::int64_t>(all, workers.size()) : all;
   for (std::int64_t begin = 0; begin < all; begin += at_once) {
     const std::int64_t count = std::min(at_once, all - begin);
     std::vector<checkpoint::ExpertViews> views(static_cast<std::size_t>(count));
