@@ -241,21 +241,22 @@ std::int64_t excluded_layers(const ModelConfig& config) {
   if (quantised.patterns() > most)
     fail(ErrorKind::checkpoint, "{} globs in exclude_modules and the like for {} layers, wanted at most {}",
          quantised.patterns(), config.layers, most);
-  // Whether they leave out the layer's experts, whatever the model calls itself and them.
+  const bool quantised_elsewhere = !quantised.elsewhere().empty();
+  // Whether the lists leave out the layer's experts, whatever the model calls itself and them.
   const auto excluded = [&](std::int64_t layer) {
-    bool named = false;
+    bool named = quantised_elsewhere;
     for (const std::string_view base : internal::layer_bases) {
+      const std::string prefix = fmt::format("{}layers.{}.", base, layer);
+      if (!quantised.may_name(layer, prefix)) continue;
       for (const std::string_view root : internal::expert_roots) {
-        const std::string experts =
-            fmt::format("{}layers.{}.{}", base, layer, root.substr(0, root.size() - 1));
+        const std::string experts = fmt::format("{}{}", prefix, root.substr(0, root.size() - 1));
         const std::array<std::string, 3> parts = {experts + ".0.gate_proj", experts + ".0.w1",
                                                   experts + ".gate_up_proj"};
-        const std::string algo = quantised.algo(layer, experts, parts);
-        if (config.quantised_modules.empty() && algo.empty()) return true;
-        named = named || !algo.empty();
+        if (quantised.excludes(layer, experts, parts)) return true;
+        named = named || !quantised.algo(layer, experts, parts).empty();
       }
     }
-    return !config.quantised_modules.empty() && !named;
+    return !named;
   };
   std::int64_t count = 0;
   for (std::int64_t layer = 0; layer < config.layers; ++layer) count += excluded(layer) ? 1 : 0;

@@ -180,6 +180,14 @@ ModulePattern::ModulePattern(std::string text, bool globs) : text_(std::move(tex
   if (globs && literal_ != std::string::npos) kind_ = Kind::glob;
 }
 
+bool ModulePattern::may_cover(std::string_view prefix) const {
+  if (kind_ == Kind::regex) return true;
+  const std::string_view own =
+      std::string_view(text_).substr(0, kind_ == Kind::glob ? literal_ : text_.size());
+  const std::size_t both = std::min(own.size(), prefix.size());
+  return own.substr(0, both) == prefix.substr(0, both);
+}
+
 bool ModulePattern::covers(std::string_view module) const {
   switch (kind_) {
     case Kind::glob:

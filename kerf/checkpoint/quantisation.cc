@@ -156,7 +156,10 @@ bool is_part_of(const ModulePattern& pattern, const std::string& experts) {
 }
 
 // A class of modules, as compressed-tensors' targets may name: "Linear".
-bool is_class(const std::string& pattern) { return pattern == "Linear"; }
+bool is_class(const std::string& pattern) {
+  return !pattern.empty() && pattern.front() >= 'A' && pattern.front() <= 'Z' &&
+         pattern.find('.') == std::string::npos;
+}
 
 }  // namespace
 
@@ -207,23 +210,43 @@ std::size_t QuantisedExperts::patterns() const {
   return excluded_patterns_.size() + excluded_others_.size() + patterns_.size() + others_.size();
 }
 
+bool QuantisedExperts::may_name(std::int64_t layer, std::string_view prefix) const {
+  const auto may = [&](const ModulePattern& p) { return p.may_cover(prefix); };
+  const auto rule_may = [&](const Rule& r) { return !is_class(r.pattern.text()) && may(r.pattern); };
+  return excluded_names_.contains(layer) || names_.contains(layer) ||
+         std::any_of(excluded_patterns_.begin(), excluded_patterns_.end(), may) ||
+         std::any_of(excluded_others_.begin(), excluded_others_.end(), may) ||
+         std::any_of(patterns_.begin(), patterns_.end(), rule_may) ||
+         std::any_of(others_.begin(), others_.end(), rule_may);
+}
+
+std::string QuantisedExperts::elsewhere() const {
+  if (!has_rules_) return all_;
+  const auto of_class =
+      std::find_if(others_.begin(), others_.end(), [](const Rule& r) { return is_class(r.pattern.text()); });
+  return of_class == others_.end() ? std::string() : of_class->algo;
+}
+
+bool QuantisedExperts::excludes(std::int64_t layer, const std::string& experts,
+                                std::span<const std::string> parts) const {
+  const auto any = [&](const std::vector<ModulePattern>& list) {
+    return std::any_of(list.begin(), list.end(),
+                       [&](const ModulePattern& p) { return covers_any(p, experts, parts); });
+  };
+  if (any(excluded_patterns_) || any(excluded_others_)) return true;
+  const auto names = excluded_names_.find(layer);
+  return names != excluded_names_.end() && any(names->second);
+}
+
 std::string QuantisedExperts::algo(std::int64_t layer, const std::string& experts,
                                    std::span<const std::string> parts) const {
-  const auto excludes = [&](const ModulePattern& p) { return covers_any(p, experts, parts); };
-  if (std::any_of(excluded_patterns_.begin(), excluded_patterns_.end(), excludes) ||
-      std::any_of(excluded_others_.begin(), excluded_others_.end(), excludes))
-    return {};
-  if (const auto names = excluded_names_.find(layer);
-      names != excluded_names_.end() && std::any_of(names->second.begin(), names->second.end(), excludes))
-    return {};
+  if (excludes(layer, experts, parts)) return {};
   if (!has_rules_) return all_;
 
   std::set<std::string> found;
-  std::optional<std::string> of_class;
   const auto look = [&](const Rule& rule) {
-    if (is_class(rule.pattern.text()))
-      of_class = rule.algo;
-    else if (covers_any(rule.pattern, experts, parts) || is_part_of(rule.pattern, experts))
+    if (is_class(rule.pattern.text())) return;
+    if (covers_any(rule.pattern, experts, parts) || is_part_of(rule.pattern, experts))
       found.insert(rule.algo);
   };
   for (const Rule& rule : patterns_) look(rule);
@@ -235,7 +258,7 @@ std::string QuantisedExperts::algo(std::int64_t layer, const std::string& expert
          "layer {}: the configuration quantises its experts in {} ways ({}), wanted one", layer, found.size(),
          fmt::join(found, ", "));
   if (!found.empty()) return *found.begin();
-  return of_class.value_or("");
+  return elsewhere();
 }
 
 }  // namespace kerf::checkpoint::internal

@@ -42,6 +42,13 @@ class QuantisedExperts {
   // read.
   [[nodiscard]] std::string algo(std::int64_t layer, const std::string& experts,
                                  std::span<const std::string> parts) const;
+  // Whether they are excluded.
+  [[nodiscard]] bool excludes(std::int64_t layer, const std::string& experts,
+                              std::span<const std::string> parts) const;
+  // Whether a module whose name begins with `prefix` ("model.layers.0.") may be named by the lists; where
+  // not, its algorithm is elsewhere().
+  [[nodiscard]] bool may_name(std::int64_t layer, std::string_view prefix) const;
+  [[nodiscard]] std::string elsewhere() const;
   // Patterns that every layer is compared with.
   [[nodiscard]] std::size_t patterns() const;
 
