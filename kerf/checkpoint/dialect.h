@@ -30,6 +30,8 @@ struct Dialect {
   bool transposed = false;
   // Stacked: gate and up alternate along `out`, gate first; else gate's come first.
   bool alternating = false;
+  // Stacked: gate and up, and all experts, may share a global scale (input scales always may).
+  bool shared_scales = false;
 };
 
 // All of them: docs/formats.md.

@@ -28,10 +28,10 @@ constexpr std::array<Dialect, 9> kTable = {{
     {"compressed-tensors", false, kProj, kPacked, true},
     {"compressed-tensors-w1-w3-w2", false, kNumbered, kPacked, true},
     {"fused", true, kStack, kJoined},
-    {"fused-dotted", true, kStack, kModelOpt},
-    {"fused-bare", true, kStack, kBare},
-    {"llama4", true, kStack, kJoined, false, true},
-    {"gpt-oss", true, kStack, kJoined, false, true, true},
+    {"fused-dotted", true, kStack, kModelOpt, false, false, false, true},
+    {"fused-bare", true, kStack, kBare, false, false, false, true},
+    {"llama4", true, kStack, kJoined, false, true, false, true},
+    {"gpt-oss", true, kStack, kJoined, false, true, true, true},
 }};
 static_assert(kTable.size() <= 32);
 

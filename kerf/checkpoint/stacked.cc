@@ -1,7 +1,9 @@
 // All experts of a layer in one tensor a projection, gate and up in one. Where a dialect is not transposed:
-//   gate_up_proj [E, 2I, H], gate rows first; its scales [E, 2I, H/16]; its global scales 2E values (gate, up
-//   an expert), E or one; down_proj    [E, H, I]; its scales [E, H, I/16]; its global scales E values or one.
-// Transposed: [E, H, 2I] ([E, H/2, 2I] bytes of codes, [E, H/16, 2I] scales) and [E, I, H], gate columns
+//
+//   gate_up_proj [E, 2I, H], gate rows first; block scales [E, 2I, H/16]; global scales [2E]: gate, up of
+//   each down_proj    [E, H, I]; block scales [E, H, I/16]; global scales [E]
+//
+// Transposed: [E, H, 2I] and [E, I, H] (codes [E, H/2, 2I] bytes, block scales [E, H/16, 2I]), gate columns
 // first or gate and up columns in turn. Those are turned when an expert is asked for: bytes move, none
 // changes.
 #include <algorithm>
@@ -117,22 +119,23 @@ class StackedLayer final : public Layer {
     expect(scale, *parts[1], tensor::Dtype::f8_e4m3, stack_shape(p, columns(p) / 16));
     for (const Part part : {Part::global_scale, Part::input_scale}) {
       const Located* located = parts[static_cast<std::size_t>(part)];
-      if (located != nullptr) check_scalars(stack_name(s, part), *located, per_expert(p));
+      if (located != nullptr) check_scalars(stack_name(s, part), *located, part, per_expert(p));
     }
   }
 
-  // E experts' values, `each` an expert: as one vector or with E as the first dimension. Gate and up, and all
-  // experts, may share them.
-  void check_scalars(const std::string& tensor, const Located& located, std::int64_t each) const {
+  // E experts' values, `each` an expert: as one vector or with E as the first dimension. Input scales may be
+  // shared by gate and up, or by all; so may global ones in some dialects.
+  void check_scalars(const std::string& tensor, const Located& located, Part part, std::int64_t each) const {
     expect_dtype(tensor, located, tensor::Dtype::f32);
     const tensor::Shape& shape = located.entry->shape;
     const std::int64_t e = source().experts;
     const std::int64_t values = shape.elements();
     const bool by_expert = shape.rank() == 1 || (shape.rank() > 1 && shape[0] == e);
-    if (((values == each * e || values == e) && by_expert) || values == 1) return;
-    fail(ErrorKind::checkpoint, "{}: got F32 {}, wanted {}[{}] or one value ({} experts of config.json)",
-         where(tensor, located), shape.text(), each == 2 ? fmt::format("[{}, 2], [{}], ", e, 2 * e) : "", e,
-         e);
+    const bool shared = part == Part::input_scale || source().dialect->shared_scales;
+    if ((values == each * e && by_expert) || (shared && ((values == e && by_expert) || values == 1))) return;
+    fail(ErrorKind::checkpoint, "{}: got F32 {}, wanted {}[{}]{} ({} experts of config.json)",
+         where(tensor, located), shape.text(), each == 2 ? fmt::format("[{}, 2] or ", e) : "", each * e,
+         shared ? fmt::format(", [{}] or one value", e) : "", e);
   }
 
   [[nodiscard]] tensor::TensorView whole(Projection p, Part part) const {

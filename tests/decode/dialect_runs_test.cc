@@ -20,12 +20,17 @@ namespace {
 using checkpoint::Checkpoint;
 using checkpoint::ExpertKind;
 
+// All but gpt-oss's, which is a model with another activation: below.
+std::vector<std::string> with_plain_swiglu() {
+  std::vector<std::string> names = restated_names();
+  std::erase(names, "gpt-oss");
+  return names;
+}
+
 class DialectRuns : public testing::TestWithParam<std::string> {};
 
 TEST_P(DialectRuns, RowsAreExactEverywhere) {
-  if (GetParam() == "gpt-oss") GTEST_SKIP() << "another activation: below";
-  Onehot onehot = restated(Onehot(), GetParam());
-  // 1 / 216 is no f32; a scale of 256 with blocks of 27/32 is one that all dialects hold.
+  const Onehot onehot = restated(Onehot(), GetParam());
   const TempDir dir;
   onehot.write(dir.path());
   const decode::LayerInputs in = onehot_tokens({0, 1, 2, 3, 3, -1}, {0.5F, 0.5F, 0.5F, 0.25F, 1, 9});
@@ -38,7 +43,7 @@ TEST_P(DialectRuns, RowsAreExactEverywhere) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DialectRuns, testing::ValuesIn(restated_names()), [](const auto& param) {
+INSTANTIATE_TEST_SUITE_P(All, DialectRuns, testing::ValuesIn(with_plain_swiglu()), [](const auto& param) {
   std::string name = param.param;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
