@@ -57,6 +57,42 @@ TEST(RouterOf, MuseSparkIsMuseSpark) {
   EXPECT_EQ(weights, wanted_weights);
 }
 
+// The weights of a token add up to the scaling factor, not to its square and not to 1; the tail adds no
+// factor.
+TEST(RouterOf, RoutedScalingIsAppliedOnce) {
+  for (const std::int64_t groups : {1, 8}) {
+    checkpoint::ModelConfig config = config_of("sigmoid", true);
+    config.router.routed_scaling = 2.5;
+    config.router.n_group = groups;
+    config.router.topk_group = groups == 1 ? 1 : 4;
+    config.router.selection_bias = true;
+    const routing::Router router = router_of(config);
+    std::vector<float> logits(64);
+    for (std::size_t e = 0; e < 64; ++e) logits[e] = static_cast<float>((e * 37) % 64) / 16.0F - 2.0F;
+    const std::vector<float> bias(64, 0.25F);
+    std::vector<std::int32_t> ids(4);
+    std::vector<float> weights(4);
+    routing::select(router, logits, bias, ids, weights);
+    // Four weights of one rounding each, in f32.
+    EXPECT_NEAR(weights[0] + weights[1] + weights[2] + weights[3], 2.5F, 2.5F * 0x1p-21F) << groups;
+  }
+}
+
+// A model that multiplies the experts' input by the weights is another one: no method stands for it.
+TEST(RouterOf, WeightsOnTheInputAreRefused) {
+  checkpoint::ModelConfig config = config_of("sigmoid", false);
+  config.family = "llama-4";
+  config.router.weights_on_input = true;
+  try {
+    (void)router_of(config);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::unsupported);
+    EXPECT_NE(std::string(e.what()).find("llama-4 multiplies the experts' input"), std::string::npos)
+        << e.what();
+  }
+}
+
 TEST(RouterOf, RefusesWhatNoMethodComputes) {
   const auto refused = [](checkpoint::ModelConfig config, const char* word) {
     try {
