@@ -111,6 +111,7 @@ std::string algo_of(const internal::LayerSource& source, const internal::Quantis
   const Dialect& d = *source.dialect;
   const std::string experts = source.prefix + source.root.substr(0, source.root.size() - 1);
   std::vector<std::string> parts;
+  parts.reserve(d.projections.size());
   for (const std::string_view projection : d.projections)
     parts.push_back(fmt::format("{}.{}{}", experts, d.stacked ? "" : "0.", projection));
   return quantised.algo(source.index, experts, parts);
