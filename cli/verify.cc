@@ -1,5 +1,6 @@
 // kerf verify: looks through shapes and scales of the routed experts for faults.
 #include <memory>
+#include <optional>
 
 #include "cli/commands.h"
 #include "cli/progress.h"
@@ -10,7 +11,32 @@ namespace kerf::cli {
 
 namespace {
 
-void run(const std::string& path, Context& context) {
+// Pairs of a scan and a read that --measure times.
+constexpr int measured_pairs = 9;
+
+double gbps(std::int64_t bytes, double seconds) { return static_cast<double>(bytes) / seconds / 1e9; }
+
+Json speed_json(const tools::VerifySpeed& s) {
+  return {{"bytes", s.bytes},
+          {"pairs", s.pairs},
+          {"seconds", s.seconds},
+          {"read_seconds", s.read_seconds},
+          {"gbps", gbps(s.bytes, s.seconds)},
+          {"read_gbps", gbps(s.bytes, s.read_seconds)},
+          {"fraction_of_read", s.fraction},
+          {"fraction_min", s.fraction_least},
+          {"fraction_max", s.fraction_most}};
+}
+
+void print_speed(const tools::VerifySpeed& s, Output& out) {
+  out.line(
+      "scan {:.2f} GB/s, plain read of the same bytes {:.2f} GB/s: {:.2f} of it ({:.2f} to {:.2f}; medians "
+      "of {} pairs, in turns, from memory)",
+      gbps(s.bytes, s.seconds), gbps(s.bytes, s.read_seconds), s.fraction, s.fraction_least, s.fraction_most,
+      s.pairs);
+}
+
+void run(const std::string& path, bool measure, Context& context) {
   const auto checkpoint = checkpoint::Checkpoint::open(path);
   tools::VerifyReport r;
   {
@@ -18,15 +44,19 @@ void run(const std::string& path, Context& context) {
     r = tools::verify(checkpoint, Workers(Context::threads()),
                       [&](std::int64_t done, std::int64_t total) { bar.update(done, total); });
   }
+  std::optional<tools::VerifySpeed> speed;
+  if (measure) speed = tools::verify_speed(checkpoint, Workers(Context::threads()), measured_pairs);
   for (const std::string& note : checkpoint.notes()) context.log.info(note);
   if (context.json) {
-    context.out.json({{"checkpoint", checkpoint.directory().string()},
-                      {"layers", r.layers},
-                      {"experts", r.experts},
-                      {"bytes_checked", r.bytes_checked},
-                      {"faults_total", r.faults.total()},
-                      {"faults", faults_json(r.faults)},
-                      {"notes", checkpoint.notes()}});
+    Json json = {{"checkpoint", checkpoint.directory().string()},
+                 {"layers", r.layers},
+                 {"experts", r.experts},
+                 {"bytes_checked", r.bytes_checked},
+                 {"faults_total", r.faults.total()},
+                 {"faults", faults_json(r.faults)},
+                 {"notes", checkpoint.notes()}};
+    if (speed) json["speed"] = speed_json(*speed);
+    context.out.json(json);
   } else {
     const std::string counts = fmt::format("{}, {}, {} checked", counted(r.layers, "layer"),
                                            counted(r.experts, "expert"), counted(r.bytes_checked, "byte"));
@@ -36,6 +66,7 @@ void run(const std::string& path, Context& context) {
       context.out.line("{}: {}", counted(r.faults.total(), "fault"), counts);
       print_faults(r.faults, context.out);
     }
+    if (speed) print_speed(*speed, context.out);
   }
   if (!r.faults.empty())
     throw Error(ErrorKind::checkpoint, fmt::format("{}: {} of {}", checkpoint.directory().string(),
@@ -47,10 +78,13 @@ void run(const std::string& path, Context& context) {
 
 void add_verify(CLI::App& app, Context& context) {
   auto path = std::make_shared<std::string>();
+  auto measure = std::make_shared<bool>(false);
   CLI::App* command =
       add_command(app, context, "verify", "Check every byte that can be wrong; exit 3 on a fault");
   command->add_option("CKPT", *path, "Model directory")->required();
-  command->callback([path, &context] { run(*path, context); });
+  command->add_flag("--measure", *measure,
+                    "Also time the scan beside a plain read of the same bytes, both from memory");
+  command->callback([path, measure, &context] { run(*path, *measure, context); });
 }
 
 }  // namespace kerf::cli

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -71,8 +72,10 @@ class MoeLayer {
   // `faults` with layer, tensor, expert, "n of E" and value. NVFP4 layers only.
   virtual LayerScales scales(Faults& faults) const = 0;
   // Scans every block-scale byte of expert e: NaN (0x7F, 0xFF) and negative values are faults with expert,
-  // row, block and byte; 0x80 (-0) is accepted. NVFP4 layers only.
-  virtual void scan_block_scales(std::int64_t e, Faults& faults) const = 0;
+  // row, block and byte; 0x80 (-0) is accepted. The bytes that were looked at. NVFP4 layers only.
+  virtual std::int64_t scan_block_scales(std::int64_t e, Faults& faults) const = 0;
+  // Those bytes, as they lie in the file. NVFP4 layers only.
+  [[nodiscard]] virtual std::vector<std::span<const std::byte>> stored_block_scales(std::int64_t e) const = 0;
   // Scans every weight of expert e: values that are not finite are faults with expert, tensor, row, column
   // and bits. BF16 layers only.
   virtual void scan_values(std::int64_t e, Faults& faults) const = 0;

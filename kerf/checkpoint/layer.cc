@@ -45,16 +45,27 @@ std::int64_t Layer::expert_bytes() const {
   return kind_ == ExpertKind::bf16 ? weights * 2 : weights / 2 + weights / numeric::nvfp4_block;
 }
 
-void Layer::scan_block_scales(std::int64_t e, Faults& faults) const {
+std::int64_t Layer::scan_block_scales(std::int64_t e, Faults& faults) const {
+  std::int64_t bytes = 0;
+  bool regular = true;
+  for (const std::span<const std::byte> stored : stored_block_scales(e)) {
+    bytes += std::ssize(stored);
+    regular =
+        numeric::regular_scales({reinterpret_cast<const std::uint8_t*>(stored.data()), stored.size()}) &&
+        regular;
+  }
+  if (regular) return bytes;
+  const ExpertViews views = expert(e);
+  const std::array<const tensor::TensorView*, 3> scales = {&views.gate_sf, &views.up_sf, &views.down_sf};
+  for (const Projection p : all_projections)
+    walk_block_scales(*scales[static_cast<std::size_t>(p)], p, e, faults);
+  return bytes;
+}
+
+void Layer::expect_nvfp4(std::int64_t e) const {
   expect_expert(e);
   if (kind_ != ExpertKind::nvfp4)
     fail(ErrorKind::bug, "layer {} has BF16 experts, which have no block scales", index());
-  const ExpertViews views = expert(e);
-  const std::array<const tensor::TensorView*, 3> scales = {&views.gate_sf, &views.up_sf, &views.down_sf};
-  for (const Projection p : all_projections) {
-    const tensor::TensorView& view = *scales[static_cast<std::size_t>(p)];
-    if (!numeric::regular_scales(codes_of(view))) walk_block_scales(view, p, e, faults);
-  }
 }
 
 void Layer::walk_block_scales(const tensor::TensorView& view, Projection p, std::int64_t e,

@@ -47,6 +47,12 @@ class PerExpertLayer final : public Layer {
             {}};
   }
 
+  [[nodiscard]] std::vector<std::span<const std::byte>> stored_block_scales(std::int64_t e) const override {
+    expect_nvfp4(e);
+    const ExpertViews views = expert(e);
+    return {views.gate_sf.bytes, views.up_sf.bytes, views.down_sf.bytes};
+  }
+
   [[nodiscard]] bool has_input_scales() const override {
     for (const ExpertTensors& expert : experts_)
       for (const auto& parts : expert)

@@ -48,6 +48,18 @@ class StackedLayer final : public Layer {
     return source().dialect->transposed ? turned(e) : in_place(e);
   }
 
+  // Each stack's are in one piece, turned or not.
+  [[nodiscard]] std::vector<std::span<const std::byte>> stored_block_scales(std::int64_t e) const override {
+    expect_nvfp4(e);
+    std::vector<std::span<const std::byte>> out;
+    for (const Projection p : {Projection::gate, Projection::down}) {
+      const std::span<const std::byte> all = whole(p, Part::block_scale).bytes;
+      const std::size_t own = all.size() / static_cast<std::size_t>(source().experts);
+      out.push_back(all.subspan(static_cast<std::size_t>(e) * own, own));
+    }
+    return out;
+  }
+
   [[nodiscard]] bool has_input_scales() const override {
     return stacks_[0][static_cast<std::size_t>(Part::input_scale)] != nullptr ||
            stacks_[1][static_cast<std::size_t>(Part::input_scale)] != nullptr;

@@ -17,21 +17,17 @@ using checkpoint::MoeLayer;
 
 // One expert: its bytes that were looked at.
 std::int64_t check_expert(const MoeLayer& layer, std::int64_t e, Faults& faults) {
-  ExpertViews views;
   try {
-    views = layer.expert(e);
+    if (layer.kind() == ExpertKind::nvfp4) return layer.scan_block_scales(e, faults);
+    const ExpertViews views = layer.expert(e);
+    layer.scan_values(e, faults);
+    return static_cast<std::int64_t>(views.gate.bytes.size() + views.up.bytes.size() +
+                                     views.down.bytes.size());
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::checkpoint && error.kind() != ErrorKind::unsupported) throw;
     faults.add("tensor that cannot be used", error.what());
     return 0;
   }
-  if (layer.kind() == ExpertKind::nvfp4) {
-    layer.scan_block_scales(e, faults);
-    return static_cast<std::int64_t>(views.gate_sf.bytes.size() + views.up_sf.bytes.size() +
-                                     views.down_sf.bytes.size());
-  }
-  layer.scan_values(e, faults);
-  return static_cast<std::int64_t>(views.gate.bytes.size() + views.up.bytes.size() + views.down.bytes.size());
 }
 
 // What stands beside the experts: its bytes that were looked at.

@@ -24,4 +24,19 @@ struct VerifyReport {
 VerifyReport verify(const checkpoint::Checkpoint& checkpoint, const Workers& workers,
                     const std::function<void(std::int64_t done, std::int64_t total)>& progress = {});
 
+// How fast that is: verify() in turns with a plain read of the bytes that it looks at (bytes_checked but for
+// the few of global scales and of what stands beside the experts), from pages that are in memory.
+struct VerifySpeed {
+  std::int64_t bytes = 0;  // of block scales and BF16 weights
+  int pairs = 0;
+  double seconds = 0;       // of verify(), the median
+  double read_seconds = 0;  // of the plain read, the median
+  double fraction = 0;      // read_seconds over seconds, pair by pair: median, least, most
+  double fraction_least = 0;
+  double fraction_most = 0;
+};
+
+// Reads everything once before it times anything. pairs >= 1. Error{usage} where there is nothing to read.
+VerifySpeed verify_speed(const checkpoint::Checkpoint& checkpoint, const Workers& workers, int pairs);
+
 }  // namespace kerf::tools

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "kerf/numeric/e4m3.h"
@@ -26,6 +27,21 @@ TEST(RegularScales, EveryByteEverywhere) {
     }
   }
   EXPECT_TRUE(regular_scales({}));
+}
+
+// Long runs are looked at as four streams of whole lines and a rest: one bad code anywhere in them is seen.
+TEST(RegularScales, OneBadCodeAnywhereInALongRun) {
+  for (const std::size_t size : {256U, 511U, 1027U}) {
+    std::vector<std::uint8_t> codes(size, 0x7E);
+    for (std::size_t at = 0; at < size; ++at) codes[at] = at % 3 == 0 ? 0x80 : 0x7E;
+    EXPECT_TRUE(regular_scales(codes));
+    for (std::size_t at = 0; at < size; ++at)
+      for (const std::uint8_t bad : std::vector<std::uint8_t>{0x7F, 0x81, 0xFF}) {
+        const std::uint8_t sound = std::exchange(codes[at], bad);
+        ASSERT_FALSE(regular_scales(codes)) << at << " of " << size;
+        codes[at] = sound;
+      }
+  }
 }
 
 }  // namespace

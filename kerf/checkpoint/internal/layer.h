@@ -37,7 +37,7 @@ class Layer : public MoeLayer {
   [[nodiscard]] std::string_view dialect() const final { return source_.dialect->name; }
   [[nodiscard]] bool copies() const final { return source_.dialect->transposed; }
   LayerScales scales(Faults& faults) const final;
-  void scan_block_scales(std::int64_t e, Faults& faults) const final;
+  std::int64_t scan_block_scales(std::int64_t e, Faults& faults) const final;
   void scan_values(std::int64_t e, Faults& faults) const final;
   void scan_extras(Faults& faults) const final;
   [[nodiscard]] BlockViews block(bool pool) const final;
@@ -95,6 +95,8 @@ class Layer : public MoeLayer {
   [[nodiscard]] std::string where(const std::string& name, const Located& located) const;
   // Error{usage} unless e is an expert.
   void expect_expert(std::int64_t e) const;
+  // And Error{bug} for BF16 experts.
+  void expect_nvfp4(std::int64_t e) const;
   // Error{unsupported} where H or I are not whole NVFP4 blocks.
   void expect_blocks() const;
 
