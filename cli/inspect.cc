@@ -1,9 +1,16 @@
-// kerf inspect: what a checkpoint holds, and what is wrong with it. Reads headers and scales, no weights.
+// kerf inspect: what a checkpoint holds, and what is wrong with it. Reads headers and global scales, then
+// every block of the experts once (not with --headers): real quantisers give blocks of zeros some scale or
+// other, so only their codes tell them.
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/progress.h"
 #include "cli/report.h"
 #include "cli/text.h"
 
@@ -15,6 +22,13 @@ using checkpoint::Checkpoint;
 using checkpoint::ExpertKind;
 using checkpoint::LayerScales;
 using checkpoint::MoeLayer;
+using Blocks = std::vector<tools::LayerBlocks>;
+
+struct Options {
+  std::string path;
+  std::string plot;
+  bool headers = false;
+};
 
 // Smallest and largest input scale of a layer's experts; null where there are none that can be used.
 Json spread_json(float least, float largest) {
@@ -72,7 +86,47 @@ Json layer_json(const MoeLayer& layer, std::int64_t experts, checkpoint::Faults&
   return json;
 }
 
-Json report(const Checkpoint& ckpt, checkpoint::Faults& faults) {
+double share(const tools::ExpertBlocks& b) {
+  return b.blocks == 0 ? 0.0 : static_cast<double>(b.zeros) / static_cast<double>(b.blocks);
+}
+
+// What the blocks of an NVFP4 layer say.
+void add_blocks(const tools::ExpertBlocks& sum, Json& json) {
+  json["blocks"] = sum.blocks;
+  json["zero_blocks"] = sum.zeros;
+  json["zero_block_share"] = share(sum);
+  const auto range = [](const tools::ScaleRange& r) { return spread_json(r.least, r.most); };
+  json["scales"] = {{"gate", range(sum.gate)}, {"up", range(sum.up)}, {"down", range(sum.down)}};
+}
+
+// The same over all layers, and how gate and up differ.
+void add_totals(Json& json) {
+  std::int64_t differ = 0;
+  double ratio = 1;
+  Json worst;
+  std::int64_t blocks = 0;
+  std::int64_t zeros = 0;
+  for (const Json& layer : json["layers"]) {
+    if (!layer.contains("gate_up_differ")) continue;
+    differ += layer["gate_up_differ"].get<std::int64_t>();
+    if (const auto here = layer["largest_gate_up_ratio"].get<double>(); here > ratio) {
+      ratio = here;
+      worst = layer["layer"];
+    }
+    if (!layer.contains("blocks")) continue;
+    blocks += layer["blocks"].get<std::int64_t>();
+    zeros += layer["zero_blocks"].get<std::int64_t>();
+  }
+  json["gate_up_differ"] = differ;
+  json["largest_gate_up_ratio"] = ratio;
+  json["largest_gate_up_ratio_layer"] = worst;
+  if (blocks == 0) return;
+  json["blocks"] = blocks;
+  json["zero_blocks"] = zeros;
+  json["zero_block_share"] = static_cast<double>(zeros) / static_cast<double>(blocks);
+}
+
+Json report(const Checkpoint& ckpt, const Blocks& blocks, checkpoint::Faults& faults) {
   const checkpoint::ModelConfig& c = ckpt.config();
   Json layers = Json::array();
   std::int64_t bytes = 0;
@@ -80,30 +134,34 @@ Json report(const Checkpoint& ckpt, checkpoint::Faults& faults) {
   for (const std::int64_t index : ckpt.moe_layers()) {
     const MoeLayer& layer = ckpt.layer(index);
     layers.push_back(layer_json(layer, c.experts, faults));
+    for (const tools::LayerBlocks& b : blocks)
+      if (b.layer == index && !b.experts.empty()) add_blocks(b.total(), layers.back());
     bytes += layer.expert_bytes() * c.experts;
     nvfp4 += layer.kind() == ExpertKind::nvfp4 ? 1 : 0;
   }
   Json shards = Json::array();
   for (const Checkpoint::Shard& s : ckpt.shards())
     shards.push_back({{"name", s.name}, {"bytes", s.bytes}, {"tensors", s.tensors}});
-  return {{"checkpoint", ckpt.directory().string()},
-          {"architecture", c.architecture},
-          {"experts", c.experts},
-          {"hidden", c.hidden},
-          {"model_hidden", c.model_hidden},
-          {"intermediate", c.intermediate},
-          {"top_k", c.top_k},
-          {"activation", c.activation},
-          {"quant_algo", c.quant_algo},
-          {"nvfp4_layers", nvfp4},
-          {"bf16_layers", static_cast<std::int64_t>(ckpt.moe_layers().size()) - nvfp4},
-          {"expert_bytes", bytes},
-          {"legal_tp", layout::legal_tp(c.intermediate)},
-          {"layers", std::move(layers)},
-          {"shards", std::move(shards)},
-          {"notes", ckpt.notes()},
-          {"faults_total", faults.total()},
-          {"faults", faults_json(faults)}};
+  Json json = {{"checkpoint", ckpt.directory().string()},
+               {"architecture", c.architecture},
+               {"experts", c.experts},
+               {"hidden", c.hidden},
+               {"model_hidden", c.model_hidden},
+               {"intermediate", c.intermediate},
+               {"top_k", c.top_k},
+               {"activation", c.activation},
+               {"quant_algo", c.quant_algo},
+               {"nvfp4_layers", nvfp4},
+               {"bf16_layers", static_cast<std::int64_t>(ckpt.moe_layers().size()) - nvfp4},
+               {"expert_bytes", bytes},
+               {"legal_tp", layout::legal_tp(c.intermediate)},
+               {"layers", std::move(layers)},
+               {"shards", std::move(shards)},
+               {"notes", ckpt.notes()},
+               {"faults_total", faults.total()},
+               {"faults", faults_json(faults)}};
+  add_totals(json);
+  return json;
 }
 
 std::string spread_text(const Json& s) {
@@ -116,6 +174,18 @@ std::string spread_text(const Json& s) {
 
 std::string tensor_text(const Json& t) {
   return fmt::format("{} {}", t["dtype"].get<std::string>(), t["shape"].dump());
+}
+
+std::string zeros_text(const Json& l) {
+  return fmt::format("{} of {} ({:.3g} %)", l["zero_blocks"].get<std::int64_t>(),
+                     l["blocks"].get<std::int64_t>(), 100 * l["zero_block_share"].get<double>());
+}
+
+void print_blocks(const Json& l, Output& out) {
+  if (!l.contains("blocks")) return;
+  for (const auto& [name, range] : l["scales"].items())
+    out.line("  {:<19} {}", name + " decoded by", spread_text(range));
+  out.line("  zero blocks         {}", zeros_text(l));
 }
 
 void print_layer(const Json& l, std::int64_t experts, Output& out) {
@@ -131,10 +201,11 @@ void print_layer(const Json& l, std::int64_t experts, Output& out) {
   out.line("  gate/up scales      {}", differ ? notes.front() : "equal in all experts");
   if (l["weight_only"].get<bool>()) {
     out.line("  input scales        {}", notes.back());
-    return;
+  } else {
+    out.line("  input scales        {}", spread_text(l["input_scale"]));
+    out.line("  between the GEMMs   {}", spread_text(l["intermediate_scale"]));
   }
-  out.line("  input scales        {}", spread_text(l["input_scale"]));
-  out.line("  between the GEMMs   {}", spread_text(l["intermediate_scale"]));
+  print_blocks(l, out);
 }
 
 void print(const Json& r, const checkpoint::Faults& faults, Output& out) {
@@ -148,6 +219,16 @@ void print(const Json& r, const checkpoint::Faults& faults, Output& out) {
   out.line("quantisation  {}", algo.empty() ? "none" : algo);
   out.line("bytes         {} of routed experts", bytes_text(number("expert_bytes")));
   out.line("shards        {}", r["shards"].size());
+  if (number("nvfp4_layers") > 0) {
+    const std::int64_t differ = number("gate_up_differ");
+    out.line("gate/up       {}",
+             differ == 0 ? "equal global scales in all experts"
+                         : fmt::format("{} with different global scales, largest ratio "
+                                       "{:g} (layer {})",
+                                       counted(differ, "expert"), r["largest_gate_up_ratio"].get<double>(),
+                                       r["largest_gate_up_ratio_layer"].dump()));
+  }
+  if (r.contains("blocks")) out.line("zero blocks   {}", zeros_text(r));
   const auto legal = r["legal_tp"].get<std::vector<std::int64_t>>();
   out.line("legal tp      {}", legal.empty() ? std::string("none without padding (--pad)")
                                              : fmt::format("{}", fmt::join(legal, ", ")));
@@ -166,23 +247,38 @@ void print(const Json& r, const checkpoint::Faults& faults, Output& out) {
   print_faults(faults, out);
 }
 
-void run(const std::string& path, Context& context) {
-  const Checkpoint ckpt = Checkpoint::open(path);
+void run(const Options& o, Context& context) {
+  if (o.headers && !o.plot.empty())
+    throw Error(ErrorKind::usage, "--plot draws what --headers leaves unread: one of them");
+  const Checkpoint ckpt = Checkpoint::open(o.path);
+  if (!o.plot.empty()) check_outside(output_file("--plot", o.plot), ckpt.directory());
+  Blocks blocks;
+  if (!o.headers) {
+    ProgressBar bar(context, "reading blocks");
+    blocks = tools::look_at_blocks(ckpt, Workers(Context::threads()),
+                                   [&](std::int64_t done, std::int64_t total) { bar.update(done, total); });
+  }
   checkpoint::Faults faults;
-  const Json r = report(ckpt, faults);
-  if (context.json)
-    context.out.json(r);
-  else
-    print(r, faults, context.out);
+  Json r = report(ckpt, blocks, faults);
+  if (!o.plot.empty()) {
+    tools::write_svg(o.plot, tools::scale_chart(ckpt.directory().string(), blocks));
+    r["plot"] = o.plot;
+  }
+  if (context.json) return context.out.json(r);
+  print(r, faults, context.out);
+  if (!o.plot.empty()) context.out.line("plot written to {}", o.plot);
 }
 
 }  // namespace
 
 void add_inspect(CLI::App& app, Context& context) {
-  auto path = std::make_shared<std::string>();
+  auto o = std::make_shared<Options>();
   CLI::App* command = add_command(app, context, "inspect", "What is in a checkpoint, and the faults found");
-  command->add_option("CKPT", *path, "Model directory")->required();
-  command->callback([path, &context] { run(*path, context); });
+  command->add_option("CKPT", o->path, "Model directory")->required();
+  command->add_flag("--headers", o->headers, "Headers and global scales alone: no block is read");
+  command->add_option("--plot", o->plot, "SVG file to write: the scales of each layer and of each expert")
+      ->check(not_empty());
+  command->callback([o, &context] { run(*o, context); });
 }
 
 }  // namespace kerf::cli

@@ -76,6 +76,7 @@
 #include "kerf/tensor/storage.h"
 #include "kerf/tensor/view.h"
 #include "kerf/tools/bench.h"
+#include "kerf/tools/blocks.h"
 #include "kerf/tools/chart.h"
 #include "kerf/tools/device_bench.h"
 #include "kerf/tools/made_experts.h"

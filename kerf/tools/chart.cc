@@ -3,22 +3,30 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <set>
 #include <span>
 
 #include "kerf/base/format.h"
 #include "kerf/checkpoint/atomic_file.h"
+#include "kerf/tools/internal/svg.h"
 
 namespace kerf::tools {
 
 namespace {
 
+using internal::chart_width;
+using internal::escaped;
+using internal::left;
+using internal::line;
+using internal::map_height;
+using internal::map_style;
+using internal::right;
+using internal::text_at;
+
 // Pixels.
-constexpr double chart_width = 720;
 constexpr double header = 64;
 constexpr double panel_height = 330;
-constexpr double left = 66;
-constexpr double right = 24;
 constexpr double top = 34;  // of a panel, above the plot: title and legend
 constexpr double bottom = 52;
 
@@ -26,29 +34,6 @@ constexpr double bottom = 52;
 constexpr std::array<const char*, 4> light = {"#1f6feb", "#bf4b00", "#1a7f37", "#8250df"};
 constexpr std::array<const char*, 4> dark = {"#79b8ff", "#ffa657", "#7ee787", "#d2a8ff"};
 constexpr std::array<const char*, 4> dashes = {"none", "7 4", "2 3", "9 3 2 3"};
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;  // XML has no other control characters
-    }
-  }
-  return out;
-}
 
 std::string style() {
   std::string out =
@@ -65,61 +50,90 @@ std::string style() {
       "    .grid { stroke: #30363d } .unit { stroke: #8b949e }\n";
   for (std::size_t i = 0; i < dark.size(); ++i)
     out += fmt::format("    .c{0} {{ stroke: {1} }} .c{0} .mark {{ fill: {1} }}\n", i, dark[i]);
-  return out + "  }\n</style>\n";
-}
-
-std::string text_at(double x, double y, const std::string& text, const char* anchor,
-                    const char* css_class = "") {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" class=\"{}\">{}</text>\n", x, y,
-                     anchor, css_class, escaped(text));
-}
-
-std::string line(double x1, double y1, double x2, double y2, const char* css_class) {
-  return fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" class=\"{}\"/>\n", x1, y1,
-                     x2, y2, css_class);
+  return out + "  }\n" + map_style() + "</style>\n";
 }
 
 // From values to pixels.
 struct Scale {
-  double x_low = 1, x_high = 2;  // > 0
-  double y_high = 1;
-  double y_step = 0.2;
+  bool x_log = true, y_log = false;
+  double x_low = 1, x_high = 2;  // > 0 where x_log
+  double y_low = 0, y_high = 1;  // powers of ten where y_log
+  double y_step = 0.2;           // of a linear axis
   double panel_top = 0;
 
   [[nodiscard]] double base() const { return panel_top + panel_height - bottom; }
   [[nodiscard]] double x(double value) const {
-    const double part = x_high > x_low ? std::log(value / x_low) / std::log(x_high / x_low) : 0.5;
+    double part = 0.5;
+    if (x_high > x_low)
+      part = x_log ? std::log(value / x_low) / std::log(x_high / x_low) : (value - x_low) / (x_high - x_low);
     return left + 24 + (chart_width - left - right - 48) * part;
   }
   [[nodiscard]] double y(double value) const {
-    return base() - (panel_height - top - bottom) * std::min(value, y_high) / y_high;
+    const double inside = std::clamp(value, y_low, y_high);
+    const double part = y_log ? std::log(inside / y_low) / std::log(y_high / y_low) : inside / y_high;
+    return base() - (panel_height - top - bottom) * part;
   }
 };
+
+// The powers of ten around what there is; one apart at least.
+void fit_powers(const Panel& panel, Scale& s) {
+  double least = std::numeric_limits<double>::infinity();
+  double most = 0;
+  for (const Curve& curve : panel.curves)
+    for (const ChartPoint& p : curve.points) {
+      least = std::min(least, p.least);
+      most = std::max(most, p.most);
+    }
+  const bool any = most > 0;
+  const double low = any ? std::floor(std::log10(least)) : 0;
+  const double high = any ? std::ceil(std::log10(most)) : 1;
+  s.y_low = std::pow(10.0, low);
+  s.y_high = std::pow(10.0, std::max(high, low + 1));
+}
 
 Scale scale_of(const Panel& panel, double panel_top) {
   Scale s;
   s.panel_top = panel_top;
+  s.x_log = panel.x == Axis::logarithmic;
+  s.y_log = panel.y == Axis::logarithmic;
   bool any = false;
   for (const Curve& curve : panel.curves)
     for (const ChartPoint& p : curve.points) {
       s.x_low = any ? std::min(s.x_low, p.x) : p.x;
       s.x_high = any ? std::max(s.x_high, p.x) : p.x;
-      s.y_high = std::max(s.y_high, p.most);
+      if (!s.y_log) s.y_high = std::max(s.y_high, p.most);
       any = true;
     }
+  if (s.y_log) {
+    fit_powers(panel, s);
+    return s;
+  }
   while (s.y_high / s.y_step > 8) s.y_step *= 2;
   s.y_high = std::ceil(s.y_high / s.y_step - 1e-9) * s.y_step;
   return s;
 }
 
-std::string axes(const Panel& panel, const Scale& s) {
+std::string y_ticks(const Scale& s) {
   std::string out;
   const double end = chart_width - right;
-  for (int i = 0; i * s.y_step <= s.y_high + 1e-9; ++i) {
-    const double y = s.y(i * s.y_step);
+  const auto tick = [&](double value, const std::string& text) {
+    const double y = s.y(value);
     out += line(left, y, end, y, "grid");
-    out += text_at(left - 8, y + 4, fmt::format("{:.1f}", i * s.y_step), "end");
+    out += text_at(left - 8, y + 4, text, "end");
+  };
+  if (s.y_log) {
+    for (double value = s.y_low; value < s.y_high * 1.5; value *= 10)
+      tick(value, fmt::format("{:.0e}", value));
+    return out;
   }
+  for (int i = 0; i * s.y_step <= s.y_high + 1e-9; ++i)
+    tick(i * s.y_step, fmt::format("{:.1f}", i * s.y_step));
+  return out;
+}
+
+std::string axes(const Panel& panel, const Scale& s) {
+  std::string out = y_ticks(s);
+  const double end = chart_width - right;
   std::set<double> ticks;
   for (const Curve& curve : panel.curves)
     for (const ChartPoint& p : curve.points) ticks.insert(p.x);
@@ -133,7 +147,7 @@ std::string axes(const Panel& panel, const Scale& s) {
   }
   out += line(left, s.base(), end, s.base(), "axis");
   out += line(left, s.panel_top + top, left, s.base(), "axis");
-  out += line(left, s.y(1), end, s.y(1), "unit");
+  if (!s.y_log) out += line(left, s.y(1), end, s.y(1), "unit");
   out += text_at((left + end) / 2, s.base() + 40, panel.x_label, "middle");
   const double middle = (s.panel_top + top + s.base()) / 2;
   return out + fmt::format(
@@ -182,7 +196,8 @@ std::string legend(const Panel& panel, const Scale& s) {
 }  // namespace
 
 std::string svg(const Chart& chart) {
-  const double height = header + panel_height * static_cast<double>(chart.panels.size());
+  double height = header + panel_height * static_cast<double>(chart.panels.size());
+  for (const HeatMap& map : chart.maps) height += map_height(map);
   std::string out = fmt::format(
       "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
@@ -200,6 +215,10 @@ std::string svg(const Chart& chart) {
     for (std::size_t i = 0; i < panel.curves.size(); ++i) out += drawn(panel.curves[i], i, s);
     out += legend(panel, s);
     panel_top += panel_height;
+  }
+  for (const HeatMap& map : chart.maps) {
+    out += internal::drawn(map, panel_top);
+    panel_top += map_height(map);
   }
   return out + "</svg>\n";
 }

@@ -1,12 +1,16 @@
 // kerf inspect, verify and synth on sound and damaged checkpoints.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "tests/cli/program.h"
 #include "tests/support/onehot.h"
+#include "tests/support/xml.h"
 
 namespace kerf::test {
 namespace {
@@ -105,6 +109,98 @@ TEST(Inspect, SaysThatGateAndUpScalesDiffer) {
   EXPECT_TRUE(contains(ran.out, layer["notes"][0].get<std::string>()));
 }
 
+// Onehot's gate and up have one live block a row (of 16), its down one a row (of 8): the others are zeros
+// under scales of 448.
+TEST(Inspect, CountsBlocksOfZerosWhateverTheirScale) {
+  const TempDir dir;
+  Onehot checkpoint;
+  checkpoint.differ_gate_up();
+  const std::string path = written(checkpoint, dir);
+  const auto json = json_of(run_program({"inspect", path, "--json"}));
+  const auto layer = json["layers"][0];
+  const std::int64_t blocks = 4 * (2 * 128 * 16 + 256 * 8);
+  const std::int64_t live = 4 * (2 * 128 + 256);
+  for (const auto& where : {layer, json}) {
+    EXPECT_EQ(where["blocks"], blocks);
+    EXPECT_EQ(where["zero_blocks"], blocks - live);
+    EXPECT_EQ(where["zero_block_share"], static_cast<double>(blocks - live) / static_cast<double>(blocks));
+  }
+  // Block scales 1 (gate, up) and 0.5 (down) times the global scales of differ_gate_up().
+  EXPECT_EQ(layer["scales"]["gate"], (nlohmann::json{{"lowest", 0.25}, {"highest", 2.0}}));
+  EXPECT_EQ(layer["scales"]["up"], (nlohmann::json{{"lowest", 0.25}, {"highest", 1.0}}));
+  EXPECT_EQ(layer["scales"]["down"], (nlohmann::json{{"lowest", 0.25}, {"highest", 0.5}}));
+  EXPECT_EQ(json["gate_up_differ"], 3);
+  EXPECT_EQ(json["largest_gate_up_ratio"], 4.0);
+  EXPECT_EQ(json["largest_gate_up_ratio_layer"], 0);
+  const std::string text = run_program({"inspect", path}).out;
+  for (const char* words :
+       {"zero blocks   22528 of 24576 (91.7 %)", "gate decoded by     0.25 to 2 (8.00x)",
+        "gate/up       3 experts with different global scales, largest ratio 4 (layer 0)"})
+    EXPECT_TRUE(contains(text, words));
+  // Not read, not told.
+  const auto headers = json_of(run_program({"inspect", path, "--headers", "--json"}));
+  EXPECT_FALSE(headers.contains("zero_blocks"));
+  EXPECT_FALSE(headers["layers"][0].contains("scales"));
+  EXPECT_EQ(headers["largest_gate_up_ratio"], 4.0);
+}
+
+TEST(Inspect, TellsTheSpreadOfInputScales) {
+  const TempDir dir;
+  Onehot checkpoint;
+  checkpoint.set_f32(checkpoint.name(2, "up_proj.input_scale"), 0.25F);
+  checkpoint.set_f32(checkpoint.name(3, "down_proj.input_scale"), 54.0F);
+  const std::string path = written(checkpoint, dir);
+  const auto layer = json_of(run_program({"inspect", path, "--json"}))["layers"][0];
+  EXPECT_EQ(layer["input_scale"], (nlohmann::json{{"lowest", 0.25}, {"highest", 1.0}}));
+  EXPECT_EQ(layer["intermediate_scale"], (nlohmann::json{{"lowest", 54.0}, {"highest", 216.0}}));
+  EXPECT_TRUE(contains(run_program({"inspect", path}).out, "input scales        0.25 to 1 (4.00x)"));
+}
+
+TEST(Inspect, DrawsTheScalesOfEveryLayerAndExpert) {
+  const TempDir dir;
+  const TempDir out;
+  const std::string path =
+      written(Onehot({.layers = {checkpoint::ExpertKind::nvfp4, checkpoint::ExpertKind::bf16,
+                                 checkpoint::ExpertKind::nvfp4}}),
+              dir);
+  const std::string plot = (out.path() / "out.svg").string();
+  const Ran ran = run_program({"inspect", path, "--plot", plot, "--json"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(json_of(ran)["plot"], plot);
+  const std::string svg = read_text(plot);
+  EXPECT_EQ(xml_fault(svg), "");
+  for (const char* curve : {"data-name=\"gate\"", "data-name=\"up\"", "data-name=\"down\""})
+    EXPECT_TRUE(contains(svg, curve));
+  for (const int layer : {0, 2})
+    for (int e = 0; e < 4; ++e)
+      EXPECT_TRUE(contains(svg, "layer " + std::to_string(layer) + ", expert " + std::to_string(e) +
+                                    ": 0.5 to 1, 5632 of 6144 blocks zero"));
+  EXPECT_FALSE(contains(svg, "layer 1, expert"));  // BF16: no scales
+}
+
+TEST(Inspect, ThePlotTakesNobodysPlace) {
+  const TempDir dir;
+  const TempDir out;
+  const std::string path = written(Onehot{}, dir);
+  for (const std::string& inside : {path + "/out.svg", path + "/config.json"})
+    expect_refusal(run_program({"inspect", path, "--plot", inside}), 2, {"inside the checkpoint"});
+  EXPECT_FALSE(std::filesystem::exists(path + "/out.svg"));
+  expect_refusal(run_program({"inspect", path, "--plot", (out.path() / "none" / "o.svg").string()}), 2,
+                 {"none"});
+  expect_refusal(run_program({"inspect", path, "--plot", ""}), 2, {"--plot"});
+  expect_refusal(run_program({"inspect", path, "--headers", "--plot", (out.path() / "o.svg").string()}), 2,
+                 {"--headers", "--plot"});
+  // Where standard output goes to the very file.
+  const std::string report = (out.path() / "report").string();
+  const int to = ::open(report.c_str(), O_CREAT | O_WRONLY, 0600);
+  ASSERT_GE(to, 0);
+  const Ran ran = run_program({"inspect", path, "--plot", report}, {}, to);
+  ::close(to);
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_TRUE(contains(ran.err, "standard output"));
+  EXPECT_EQ(read_text(report), "");
+}
+
 TEST(Inspect, ListsFaultsAndEndsWell) {
   const TempDir dir;
   Onehot checkpoint;
@@ -180,6 +276,103 @@ TEST(Verify, LooksAtBf16Weights) {
   EXPECT_TRUE(contains(
       ran.out,
       "layer 1, model.layers.1.mlp.experts.3.up_proj.weight, expert 3, row 7, column 9, bits 0x7FC0"));
+}
+
+// Faults of six kinds in three layers, each planted here: their totals, their first five places in the order
+// of the layers, and the exit code.
+TEST(Verify, ReportsAllFaultsOfAllKindsInAllLayers) {
+  const TempDir dir;
+  using checkpoint::ExpertKind;
+  Onehot c({.layers = {ExpertKind::nvfp4, ExpertKind::nvfp4, ExpertKind::bf16}});
+  const auto scale = [&](std::int64_t layer, std::int64_t e, const char* suffix, std::size_t at,
+                         std::uint8_t byte) { c.at(c.name(e, suffix, layer)).bytes[at] = byte; };
+  // NaN block scales: 7 in layer 0, 2 in layer 1. gate has 16 blocks a row, down 8.
+  for (std::size_t n = 0; n < 7; ++n) scale(0, 1, "gate_proj.weight_scale", 16 * n + n, 0x7F);
+  scale(1, 0, "down_proj.weight_scale", 8 * 255 + 7, 0xFF);
+  scale(1, 3, "up_proj.weight_scale", 16 * 127, 0x7F);
+  // Negative ones: 1 and 3.
+  scale(0, 2, "up_proj.weight_scale", 5, 0x81);
+  for (std::size_t n = 0; n < 3; ++n) scale(1, 2, "down_proj.weight_scale", n, 0xFE);
+  // Global and input scales: a NaN, two zeros, one negative.
+  c.set_f32(c.name(0, "gate_proj.weight_scale_2", 1), std::numeric_limits<float>::quiet_NaN());
+  c.set_f32(c.name(1, "up_proj.weight_scale_2", 0), 0.0F);
+  c.set_f32(c.name(2, "up_proj.weight_scale_2", 1), 0.0F);
+  c.set_f32(c.name(3, "down_proj.input_scale", 1), -1.0F);
+  // BF16 weights of layer 2: an infinity and a NaN.
+  for (const std::size_t column : {3U, 200U}) {
+    auto& bytes = c.at(c.name(1, "gate_proj.weight", 2)).bytes;
+    bytes[2 * (9 * 256 + column)] = column == 3 ? 0x80 : 0xC0;
+    bytes[2 * (9 * 256 + column) + 1] = 0x7F;
+  }
+  const std::string path = written(c, dir);
+  const Ran ran = run_program({"verify", path, "--json"}, {"KERF_THREADS=3"});
+  EXPECT_EQ(ran.code, 3);
+  const auto json = json_of(ran);
+  EXPECT_EQ(keys(json), (std::vector<std::string>{"bytes_checked", "checkpoint", "experts", "faults",
+                                                  "faults_total", "layers", "notes"}));
+  EXPECT_EQ(json["layers"], 3);
+  EXPECT_EQ(json["experts"], 12);
+  EXPECT_EQ(json["faults_total"], 9 + 4 + 1 + 2 + 1 + 2);
+  std::map<std::string, nlohmann::json> groups;
+  for (const auto& group : json["faults"]) {
+    EXPECT_EQ(keys(group), (std::vector<std::string>{"first", "kind", "total"}));
+    groups[group["kind"].get<std::string>()] = group;
+  }
+  const auto expect_group = [&](const char* kind, std::int64_t total, const std::vector<std::string>& first) {
+    ASSERT_TRUE(groups.contains(kind)) << kind << json["faults"].dump(1);
+    EXPECT_EQ(groups[kind]["total"], total) << kind;
+    const auto places = groups[kind]["first"].get<std::vector<std::string>>();
+    ASSERT_EQ(places.size(), first.size()) << kind;
+    for (std::size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(contains(places[i], first[i])) << kind;
+  };
+  EXPECT_EQ(groups.size(), 6U);
+  const std::string layer0 = "layer 0, model.layers.0.mlp.experts.";
+  const std::string layer1 = "layer 1, model.layers.1.mlp.experts.";
+  std::vector<std::string> nans;
+  for (int n = 0; n < 5; ++n)
+    nans.push_back(layer0 + "1.gate_proj.weight_scale, expert 1, row " + std::to_string(n) + ", block " +
+                   std::to_string(n) + ", byte 0x7F");
+  expect_group("NaN block scale", 9, nans);
+  expect_group("negative block scale", 4,
+               {layer0 + "2.up_proj.weight_scale, expert 2, row 0, block 5, byte 0x81",
+                layer1 + "2.down_proj.weight_scale, expert 2, row 0, block 0, byte 0xFE",
+                layer1 + "2.down_proj.weight_scale, expert 2, row 0, block 1, byte 0xFE",
+                layer1 + "2.down_proj.weight_scale, expert 2, row 0, block 2, byte 0xFE"});
+  expect_group("NaN weight_scale_2", 1, {layer1 + "0.gate_proj.weight_scale_2, expert 0, 1 of 4, value nan"});
+  expect_group("zero weight_scale_2", 2,
+               {layer0 + "1.up_proj.weight_scale_2, expert 1, 1 of 4, value 0",
+                layer1 + "2.up_proj.weight_scale_2, expert 2, 1 of 4, value 0"});
+  expect_group("negative input_scale", 1, {layer1 + "3.down_proj.input_scale, expert 3, 1 of 4, value -1"});
+  expect_group(
+      "BF16 weight that is not finite", 2,
+      {"layer 2, model.layers.2.mlp.experts.1.gate_proj.weight, expert 1, row 9, column 3, bits 0x7F80",
+       "layer 2, model.layers.2.mlp.experts.1.gate_proj.weight, expert 1, row 9, column 200, bits 0x7FC0"});
+  // The same as text.
+  const Ran text = run_program({"verify", path});
+  EXPECT_EQ(text.code, 3);
+  for (const char* words : {"19 faults: 3 layers, 12 experts", "  NaN block scale: 9", "    and 4 more",
+                            "  negative block scale: 4", "  zero weight_scale_2: 2"})
+    EXPECT_TRUE(contains(text.out, words));
+  EXPECT_TRUE(contains(text.err, "19 faults of 6 kinds"));
+}
+
+TEST(Verify, MeasuresItselfAgainstAPlainReadOfTheSameBytes) {
+  const TempDir dir;
+  const std::string path =
+      written(Onehot({.layers = {checkpoint::ExpertKind::nvfp4, checkpoint::ExpertKind::bf16}}), dir);
+  const auto speed = json_of(run_program({"verify", path, "--measure", "--json"}))["speed"];
+  EXPECT_EQ(keys(speed),
+            (std::vector<std::string>{"bytes", "fraction_max", "fraction_min", "fraction_of_read", "gbps",
+                                      "pairs", "read_gbps", "read_seconds", "seconds"}));
+  // Block scales of four experts, and BF16 weights of four.
+  EXPECT_EQ(speed["bytes"], 4 * (2 * 128 * 16 + 256 * 8) + 4 * 3 * 128 * 256 * 2);
+  for (const char* rate : {"gbps", "read_gbps", "fraction_min"}) EXPECT_GT(speed[rate].get<double>(), 0.0);
+  EXPECT_LE(speed["fraction_min"], speed["fraction_of_read"]);
+  EXPECT_LE(speed["fraction_of_read"], speed["fraction_max"]);
+  EXPECT_NEAR(speed["gbps"].get<double>(),
+              speed["bytes"].get<double>() / speed["seconds"].get<double>() / 1e9,
+              1e-9 * speed["gbps"].get<double>());
+  EXPECT_TRUE(contains(run_program({"verify", path, "--measure"}).out, "plain read of the same bytes"));
 }
 
 TEST(Verify, FusedNamesToo) {

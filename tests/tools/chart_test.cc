@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cmath>
+#include <cstdio>
 #include <fstream>
 #include <iterator>
 
@@ -55,6 +58,48 @@ TEST(Chart, HigherValuesAreHigherUp) {
 // Without any point there are axes all the same.
 TEST(Chart, ACurveWithoutPointsIsDrawnEmpty) {
   EXPECT_EQ(test::xml_fault(svg({"t", "s", {{"p", "x", "y", {{"c", {}}}}}})), "");
+}
+
+TEST(Chart, ALogarithmicAxisHasPowersOfTenAndNoLineAtOne) {
+  const std::string text = svg({"t",
+                                "s",
+                                {{"p",
+                                  "layer",
+                                  "scale",
+                                  {{"c", {{0, 0.02, 0.002, 0.02}, {1, 0.2, 0.02, 0.2}, {2, 2, 0.2, 2}}}},
+                                  Axis::linear,
+                                  Axis::logarithmic}}});
+  EXPECT_EQ(test::xml_fault(text), "");
+  EXPECT_EQ(count(text, "class=\"unit\""), 0U);
+  for (const char* words :
+       {">1e-03</text>", ">1e-02</text>", ">1e-01</text>", ">1e+00</text>", ">1e+01</text>"})
+    EXPECT_EQ(count(text, words), 1U) << words;
+  // Equal ratios are equal distances, and so are equal differences along x.
+  const std::size_t at = text.find("<polyline points=\"");
+  ASSERT_NE(at, std::string::npos);
+  std::array<double, 6> p{};
+  ASSERT_EQ(std::sscanf(text.c_str() + at, "<polyline points=\"%lf,%lf %lf,%lf %lf,%lf\"", &p[0], &p[1],
+                        &p[2], &p[3], &p[4], &p[5]),
+            6);
+  EXPECT_NEAR(p[2] - p[0], p[4] - p[2], 0.21);  // printed to a tenth
+  EXPECT_NEAR(p[1] - p[3], p[3] - p[5], 0.21);
+  EXPECT_GT(p[1], p[3]);
+}
+
+TEST(Chart, AMapHasACellForEachValueAndColoursByItsLogarithm) {
+  HeatMap map{"cells", "expert", "layer", {}, {3, 7}, 4};
+  for (std::int64_t e = 0; e < 4; ++e) map.cells.push_back({e, 0, std::pow(10.0, e), "a<b"});
+  map.cells.push_back({1, 1, 1000.0, "last"});
+  const std::string text = svg({"t", "s", {}, {map}});
+  EXPECT_EQ(test::xml_fault(text), "");
+  EXPECT_EQ(count(text, "<title>a&lt;b</title>"), 4U);
+  EXPECT_EQ(count(text, "<title>last</title>"), 1U);
+  // Thousandfold over eight colours: a tenfold step is 8/3 of them.
+  for (const char* cell : {"class=\"h0\"><title>a", "class=\"h2\"><title>a", "class=\"h5\"><title>a",
+                           "class=\"h7\"><title>a", "class=\"h7\"><title>last"})
+    EXPECT_EQ(count(text, cell), 1U) << cell;
+  EXPECT_EQ(count(text, ">7</text>"), 1U);  // the second row's name
+  EXPECT_EQ(test::xml_fault(svg({"t", "s", {}, {{"none", "x", "y", {}, {}, 0}}})), "");
 }
 
 TEST(Chart, IsWrittenWholeOrNotAtAll) {
