@@ -24,8 +24,12 @@ if(KERF_SANITIZE STREQUAL "address")
 elseif(KERF_SANITIZE STREQUAL "thread")
   target_compile_options(kerf_options INTERFACE -fsanitize=thread)
   target_link_options(kerf_options INTERFACE -fsanitize=thread)
+elseif(KERF_SANITIZE STREQUAL "fuzzer") # clang's libFuzzer, with AddressSanitizer and UndefinedBehaviorSanitizer
+  target_compile_options(kerf_options INTERFACE -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+                                                -fno-omit-frame-pointer)
+  target_link_options(kerf_options INTERFACE -fsanitize=address,undefined)
 elseif(NOT KERF_SANITIZE STREQUAL "")
-  message(FATAL_ERROR "KERF_SANITIZE is '${KERF_SANITIZE}', wanted empty, address or thread")
+  message(FATAL_ERROR "KERF_SANITIZE is '${KERF_SANITIZE}', wanted empty, address, thread or fuzzer")
 endif()
 if(NOT KERF_SANITIZE STREQUAL "")
   # A span or vector indexed out of range stops the test instead of reading its neighbour.
