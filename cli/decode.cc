@@ -365,7 +365,9 @@ void run(const Options& o, Context& context) {
     std::string shown;
     Stopwatch stage_time(context);
     options.progress = [&](std::string_view stage, std::int64_t done, std::int64_t of) {
-      if (shown != stage) bar.emplace(context, shown = stage);
+      const bool bytes = stage == "loading";
+      if (shown != stage)
+        bar.emplace(context, shown = stage, bytes ? ProgressBar::Counts::bytes : ProgressBar::Counts::steps);
       bar->update(done, of);
       if (done == of) stage_time.lap(shown);
     };

@@ -35,9 +35,9 @@ Json spread_json(float least, float largest) {
   return std::isnan(least) ? Json() : Json{{"lowest", least}, {"highest", largest}};
 }
 
-Json tensor_json(const tensor::TensorView& view) {
-  return {{"dtype", tensor::name(view.dtype)},
-          {"shape", std::vector<std::int64_t>(view.shape.dims().begin(), view.shape.dims().end())}};
+Json tensor_json(const tensor::StoredTensor& stored) {
+  return {{"dtype", tensor::name(stored.dtype)},
+          {"shape", std::vector<std::int64_t>(stored.shape.dims().begin(), stored.shape.dims().end())}};
 }
 
 // One layer: what it is, what its scales say. What is wrong goes to `faults`.
@@ -48,11 +48,11 @@ Json layer_json(const MoeLayer& layer, std::int64_t experts, checkpoint::Faults&
                {"dialect", layer.dialect()},
                {"expert_bytes", layer.expert_bytes()},
                {"bytes", layer.expert_bytes() * experts}};
-  std::optional<checkpoint::ExpertViews> shown;
+  std::optional<checkpoint::ExpertFiles> shown;
   for (std::int64_t e = 0; e < experts; ++e) {
     const Verdict why = attempt([&] {
-      const checkpoint::ExpertViews views = layer.expert(e);
-      if (!shown) shown = views;
+      const checkpoint::ExpertFiles files = layer.expert_files(e);
+      if (!shown) shown = files;
     });
     if (why) faults.add("tensor that cannot be used", why->text);
   }
@@ -74,7 +74,7 @@ Json layer_json(const MoeLayer& layer, std::int64_t experts, checkpoint::Faults&
                                     {"pre_norm", checkpoint::pre_norm_name},
                                     {"post_norm", checkpoint::post_norm_name},
                                     {"post_projection", checkpoint::post_proj_name}})
-    if (const auto view = layer.find(suffix)) json["block"][key] = tensor_json(*view);
+    if (const auto stored = layer.stored(suffix)) json["block"][key] = tensor_json(*stored);
   if (!nvfp4) return json;
   const LayerScales scales = layer.scales(faults);
   json["weight_only"] = scales.weight_only;

@@ -85,14 +85,6 @@ int run(int argc, char** argv, Context& context) {
   return static_cast<int>(failed->kind);
 }
 
-// Files are mapped, and what another program cuts off a mapped file is gone from memory too. There is nothing
-// to return to: the values that were being read are missing.
-void ended_by_a_short_file(int /*signal*/) {
-  constexpr std::string_view text = "kerf: error: a mapped file became shorter while it was being read\n";
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
-  ::_exit(static_cast<int>(ErrorKind::checkpoint));
-}
-
 // oneTBB starts threads from its own threads, where nobody can catch that there is no memory for another one;
 // it says so in words alone.
 [[noreturn]] void ended_without_a_handler() noexcept {
@@ -127,7 +119,6 @@ int main(int argc, char** argv) {
   // A reader that goes away must show as a failed write, not end the process.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // nor must a limit on the size of files
-  std::signal(SIGBUS, kerf::cli::ended_by_a_short_file);
   std::set_terminate(kerf::cli::ended_without_a_handler);
   try {
     kerf::cli::Context context;

@@ -4,6 +4,8 @@
 
 #include <cstdio>
 
+#include "cli/rate.h"
+
 namespace kerf::cli {
 
 namespace {
@@ -14,8 +16,13 @@ constexpr int bar_width = 30;
 
 }  // namespace
 
-ProgressBar::ProgressBar(const Context& context, const std::string& what)
-    : context_(context), what_(printable(what)), terminal_(isatty(STDERR_FILENO) == 1), last_(Clock::now()) {}
+ProgressBar::ProgressBar(const Context& context, const std::string& what, Counts counts)
+    : context_(context),
+      what_(printable(what)),
+      counts_(counts),
+      terminal_(isatty(STDERR_FILENO) == 1),
+      start_(Clock::now()),
+      last_(start_) {}
 
 ProgressBar::~ProgressBar() {
   if (shown_) std::fputs("\r\033[K", stderr);
@@ -28,14 +35,18 @@ void ProgressBar::update(std::int64_t done, std::int64_t total) {
   if (terminal_ ? now - last_ < bar_period : now - last_ < line_period) return;
   last_ = now;
   const double part = static_cast<double>(done) / static_cast<double>(total);
+  const std::string rate =
+      rate_text(counts_ == Counts::bytes, done, total, std::chrono::duration<double>(now - start_).count());
   if (!terminal_) {
-    context_.log.info(fmt::format("{}: {:.0f} %", what_, 100 * part));
+    context_.log.info(
+        fmt::format("{}: {:.0f} %{}{}", what_, 100 * part, rate.empty() ? "" : ", ", rate));
     return;
   }
   const int filled = static_cast<int>(part * bar_width);
   const std::string bar = std::string(static_cast<std::size_t>(filled), '#') +
                           std::string(static_cast<std::size_t>(bar_width - filled), '.');
-  std::fputs(fmt::format("\r{} [{}] {:3.0f} %", what_, bar, 100 * part).c_str(), stderr);
+  // A shorter line than the one before leaves nothing of it behind.
+  std::fputs(fmt::format("\r{} [{}] {:3.0f} % {}\033[K", what_, bar, 100 * part, rate).c_str(), stderr);
   shown_ = true;
 }
 

@@ -1,5 +1,6 @@
 // How far a long command is, on standard error: a bar on a terminal, otherwise a line now and then (ten
-// seconds apart), nothing with --quiet.
+// seconds apart), nothing with --quiet. Where what is counted is bytes, with their rate; with the time that is
+// left at the rate so far.
 #pragma once
 
 #include <chrono>
@@ -14,7 +15,8 @@ namespace kerf::cli {
 
 class ProgressBar {
  public:
-  ProgressBar(const Context& context, const std::string& what);
+  enum class Counts { steps, bytes };
+  ProgressBar(const Context& context, const std::string& what, Counts counts = Counts::steps);
   ~ProgressBar();  // clears the bar
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
@@ -29,8 +31,10 @@ class ProgressBar {
 
   const Context& context_;
   std::string what_;
+  Counts counts_;
   bool terminal_;
   bool shown_ = false;
+  Clock::time_point start_;
   Clock::time_point last_;
   std::mutex mutex_;
 };

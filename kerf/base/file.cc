@@ -43,6 +43,10 @@ std::string shown(std::string_view name) {
   return out;
 }
 
+std::int64_t modified(const struct stat& status) {
+  return std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
+}
+
 OpenedFile open_regular(const std::filesystem::path& path) {
   OpenedFile file;
   // O_NONBLOCK: opening a pipe must not wait for its writer. Regular files do not care.
@@ -55,6 +59,7 @@ OpenedFile open_regular(const std::filesystem::path& path) {
   if (!S_ISREG(status.st_mode))
     fail(ErrorKind::checkpoint, "{}: not a regular file, wanted a file", path.string());
   file.bytes = status.st_size;
+  file.modified = modified(status);
   return file;
 }
 
@@ -67,7 +72,7 @@ void read_exactly(const OpenedFile& file, const std::filesystem::path& path, std
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail(ErrorKind::checkpoint, "{}: cannot read it: {}", path.string(), os_reason(errno));
     if (n == 0)
-      fail(ErrorKind::checkpoint, "{}: ends at byte {}, wanted {} bytes: it changed while it was read",
+      fail(ErrorKind::checkpoint, "{}: ends at byte {} or before, wanted {} bytes: it became shorter while it was read",
            path.string(), offset + static_cast<std::int64_t>(done),
            offset + static_cast<std::int64_t>(to.size()));
     done += static_cast<std::size_t>(n);

@@ -2,6 +2,8 @@
 // is an Error{checkpoint} that names the file and the system's reason.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <span>
@@ -32,7 +34,11 @@ class Descriptor {
 struct OpenedFile {
   Descriptor descriptor;
   std::int64_t bytes = 0;
+  std::int64_t modified = 0;  // when it was last written to, as modified() says
 };
+
+// Nanoseconds since the epoch at which a file was last written to.
+std::int64_t modified(const struct stat& status);
 
 // Opens a regular file for reading (links are followed; a pipe or a directory is refused, not waited for).
 OpenedFile open_regular(const std::filesystem::path& path);

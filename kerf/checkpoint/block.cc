@@ -45,7 +45,7 @@ std::string got_and_wanted(const Slot& slot, const TensorEntry& entry, const Lay
 
 }  // namespace
 
-BlockViews Layer::block(bool pool) const {
+BlockFiles Layer::block(bool pool) const {
   for (const std::string_view suffix : kRouterBiases) {
     const std::string name = full_name(suffix);
     if (const Located* located = find_full(name))
@@ -53,7 +53,7 @@ BlockViews Layer::block(bool pool) const {
            where(name, *located));
   }
   const Slots slots = slots_of(source());
-  const auto view = [&](const Slot& slot) {
+  const auto file = [&](const Slot& slot) {
     const std::string name = full_name(slot.suffix);
     const Located* located = find_full(name);
     if (located == nullptr)
@@ -63,15 +63,15 @@ BlockViews Layer::block(bool pool) const {
     if (!usable(slot, *located->entry))
       fail(ErrorKind::checkpoint, "{}: {}", where(name, *located),
            got_and_wanted(slot, *located->entry, source()));
-    return source().table.view(*located);
+    return source().table.stored(*located);
   };
-  BlockViews out;
-  out.gate = view(slots[0]);
-  if (has_selection_bias()) out.bias = find(selection_bias_name);
+  BlockFiles out;
+  out.gate = file(slots[0]);
+  if (has_selection_bias()) out.bias = stored(selection_bias_name);
   if (!pool) return out;
-  out.pre_proj = view(slots[1]);
-  out.pre_norm = view(slots[2]);
-  out.post_proj = view(slots[3]);
+  out.pre_proj = file(slots[1]);
+  out.pre_norm = file(slots[2]);
+  out.post_proj = file(slots[3]);
   return out;
 }
 

@@ -230,6 +230,8 @@ const std::vector<std::int64_t>& Checkpoint::moe_layers() const { return state_-
 const std::vector<std::string>& Checkpoint::notes() const { return state_->notes; }
 const std::vector<Checkpoint::Shard>& Checkpoint::shards() const { return state_->shards; }
 
+void Checkpoint::require_unchanged() const { require(state_->table->changed()); }
+
 const MoeLayer& Checkpoint::layer(std::int64_t index) const {
   const auto found = state_->layers.find(index);
   if (found == state_->layers.end())

@@ -1,8 +1,8 @@
-// A model directory as named views: which layers have routed experts, of what kind, and where each expert's
-// tensors lie in the mapped files. Knows file dialects and nothing of layouts.
+// A model directory as named tensors: which layers have routed experts, of what kind, and where each expert's
+// tensors lie in the files. Knows file dialects and nothing of layouts. Files are read when a tensor is asked
+// for, never mapped; views keep the bytes that were read for them.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -14,29 +14,31 @@
 
 #include "kerf/checkpoint/config.h"
 #include "kerf/checkpoint/faults.h"
-#include "kerf/tensor/view.h"
+#include "kerf/tensor/source.h"
 
 namespace kerf::checkpoint {
 
 enum class ExpertKind : std::uint8_t { nvfp4, bf16 };
 
 // One expert's matrices, [out, in], row-major. NVFP4: gate, up U8 [I, H/2], *_sf F8_E4M3 [I, H/16]; down U8
-// [H, I/2], down_sf [H, I/16]. BF16: gate, up [I, H], down [H, I]; no scales. They lie in the file, or, where
-// the file has them in another order, in `storage`, which keeps them alive.
-struct ExpertViews {
-  tensor::TensorView gate, gate_sf, up, up_sf, down, down_sf;
-  std::shared_ptr<const std::byte[]> storage;
+// [H, I/2], down_sf [H, I/16]. BF16: gate, up [I, H], down [H, I]; no scales. Where the file has them in
+// another order, they are turned when they are read.
+template <typename Tensor>
+struct ExpertTensors {
+  Tensor gate, gate_sf, up, up_sf, down, down_sf;
 };
+using ExpertViews = ExpertTensors<tensor::TensorView>;    // read
+using ExpertFiles = ExpertTensors<tensor::StoredTensor>;  // not read yet
 
 // What stands around the experts of a layer, at the model's width D: the router, and for models that have it
-// the way to the experts' width H and back.
-struct BlockViews {
-  tensor::TensorView gate;                 // F32 or BF16 [E, D]
-  std::optional<tensor::TensorView> bias;  // F32 or BF16 [E]
+// the way to the experts' width H and back. None of it has been read yet.
+struct BlockFiles {
+  tensor::StoredTensor gate;                 // F32 or BF16 [E, D]
+  std::optional<tensor::StoredTensor> bias;  // F32 or BF16 [E]
   // Models with a pool only, BF16:
-  tensor::TensorView pre_proj;   // [H, D]
-  tensor::TensorView pre_norm;   // [H]
-  tensor::TensorView post_proj;  // [D, H]
+  tensor::StoredTensor pre_proj;   // [H, D]
+  tensor::StoredTensor pre_norm;   // [H]
+  tensor::StoredTensor post_proj;  // [D, H]
 };
 
 // The global scales of an NVFP4 layer, all E experts, as what a value is multiplied by: where a dialect
@@ -63,19 +65,19 @@ class MoeLayer {
   [[nodiscard]] virtual std::int64_t index() const = 0;
   [[nodiscard]] virtual ExpertKind kind() const = 0;
   [[nodiscard]] virtual std::string_view dialect() const = 0;  // "per-expert", "fused", ...: docs/formats.md
-  // Views of expert e in [0, E): dtype and shape checked against the config; Error{checkpoint} otherwise.
-  // Copies the expert where the file has it in another order.
+  // Expert e in [0, E): where its tensors lie; dtype and shape have been checked against the config.
+  [[nodiscard]] virtual ExpertFiles expert_files(std::int64_t e) const = 0;
+  // The same, read: expert_bytes() of memory, until the last of the views is gone. Error{checkpoint} where a
+  // file has become shorter.
   [[nodiscard]] virtual ExpertViews expert(std::int64_t e) const = 0;
-  // Whether expert() copies.
-  [[nodiscard]] virtual bool copies() const = 0;
   // All global scales; faults (missing, zero, negative, not finite, reciprocal not finite) are added to
   // `faults` with layer, tensor, expert, "n of E" and value. NVFP4 layers only.
   virtual LayerScales scales(Faults& faults) const = 0;
   // Scans every block-scale byte of expert e: NaN (0x7F, 0xFF) and negative values are faults with expert,
   // row, block and byte; 0x80 (-0) is accepted. The bytes that were looked at. NVFP4 layers only.
   virtual std::int64_t scan_block_scales(std::int64_t e, Faults& faults) const = 0;
-  // Those bytes, as they lie in the file. NVFP4 layers only.
-  [[nodiscard]] virtual std::vector<std::span<const std::byte>> stored_block_scales(std::int64_t e) const = 0;
+  // Those bytes, as they lie in the files. NVFP4 layers only.
+  [[nodiscard]] virtual std::vector<tensor::Source> stored_block_scales(std::int64_t e) const = 0;
   // Scans every weight of expert e: values that are not finite are faults with expert, tensor, row, column
   // and bits. BF16 layers only.
   virtual void scan_values(std::int64_t e, Faults& faults) const = 0;
@@ -85,21 +87,23 @@ class MoeLayer {
   virtual void scan_extras(Faults& faults) const = 0;
   // The block's tensors, with those of a pool where one is asked for; Error{checkpoint} with layer, tensor,
   // file, got and wanted where one is missing or something else. Values are not looked at.
-  [[nodiscard]] virtual BlockViews block(bool pool) const = 0;
+  [[nodiscard]] virtual BlockFiles block(bool pool) const = 0;
   // From headers alone: of the block's tensors that are there, those that cannot be used are faults.
   virtual void check_block(Faults& faults) const = 0;
   // Scans the values of the block's tensors that can be used: those that are not finite are faults. The bias
   // is scan_extras()'s.
   virtual void scan_block(Faults& faults) const = 0;
-  // A tensor of this layer by its name below the layer's prefix ("mlp.experts.post_expert_norm.weight"). The
-  // names of config.h stand for what models call the same tensor.
+  // A tensor of this layer by its name below the layer's prefix ("mlp.experts.post_expert_norm.weight"),
+  // read. The names of config.h stand for what models call the same tensor.
   [[nodiscard]] virtual std::optional<tensor::TensorView> find(std::string_view suffix) const = 0;
+  // The same, not read yet.
+  [[nodiscard]] virtual std::optional<tensor::StoredTensor> stored(std::string_view suffix) const = 0;
   // Bytes of one expert in the file.
   [[nodiscard]] virtual std::int64_t expert_bytes() const = 0;
 };
 
-// An opened checkpoint. Opening reads configs, index and headers, checks sizes of all shards before mapping
-// any, and maps lazily: only pages that are touched are read.
+// An opened checkpoint. Opening reads configs, index and headers, checks sizes of all shards before a tensor
+// of any is read, and keeps them open.
 class Checkpoint {
  public:
   // `path`: a directory (or one of its files). Error{checkpoint} / Error{unsupported}.
@@ -113,6 +117,9 @@ class Checkpoint {
   // Things worth saying that are no faults (a duplicate tensor, stray bytes, differing gate and up scales
   // ...).
   [[nodiscard]] const std::vector<std::string>& notes() const;
+  // Error{checkpoint} where a shard has another size than when it was opened, or has been written to since:
+  // for after what was read, so that nobody decodes with half an old file and half a new one.
+  void require_unchanged() const;
   // Files and their sizes.
   struct Shard {
     std::string name;

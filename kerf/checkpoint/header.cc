@@ -225,34 +225,33 @@ void check_ranges(const std::string& file, std::int64_t data_begin, Header& head
 
 }  // namespace
 
-Header read_header(const std::filesystem::path& path) {
-  const std::string file = path.string();
-  const OpenedFile opened = open_regular(path);
-  if (opened.bytes < kLengthBytes)
+Header read_header(const DataFile& opened) {
+  const std::string file = opened.path().string();
+  if (opened.bytes() < kLengthBytes)
     fail(ErrorKind::checkpoint,
          "{}: the file is {} bytes, wanted at least 8 for the header's length: truncated, incomplete "
          "download?",
-         file, opened.bytes);
+         file, opened.bytes());
   std::array<std::byte, kLengthBytes> raw{};
-  read_exactly(opened, path, 0, raw);
+  opened.read(0, raw);
   const auto length = std::bit_cast<std::uint64_t>(raw);
   if (length > kMostHeaderBytes)
     fail(ErrorKind::checkpoint, "{}: header length {}, wanted at most {}", file, length, kMostHeaderBytes);
   const auto header_bytes = static_cast<std::int64_t>(length);
-  if (header_bytes > opened.bytes - kLengthBytes)
+  if (header_bytes > opened.bytes() - kLengthBytes)
     fail(ErrorKind::checkpoint,
          "{}: the file is {} bytes, its header alone needs {}: truncated, incomplete download?", file,
-         opened.bytes, header_bytes + kLengthBytes);
+         opened.bytes(), header_bytes + kLengthBytes);
 
   std::string text(length, '\0');
-  read_exactly(opened, path, kLengthBytes, std::as_writable_bytes(std::span(text)));
+  opened.read(kLengthBytes, std::as_writable_bytes(std::span(text)));
   if (text.empty() || text.front() != '{')
     fail(ErrorKind::checkpoint, "{}: its header does not begin with '{{': not a safetensors file", file);
   // A parser would take a NUL for the end of the text and leave what follows it unread.
   if (const std::size_t nul = text.find('\0'); nul != std::string::npos)
     fail(ErrorKind::checkpoint, "{}: its header is not valid JSON at byte {} of the header", file, nul + 1);
   Header header;
-  header.file_bytes = opened.bytes;
+  header.file_bytes = opened.bytes();
   const std::int64_t data_begin = kLengthBytes + header_bytes;
   HeaderReader reader(file, data_begin, header);
   nlohmann::json::sax_parse(text, &reader);
@@ -260,28 +259,30 @@ Header read_header(const std::filesystem::path& path) {
   return header;
 }
 
+Header read_header(const std::filesystem::path& path) { return read_header(*DataFile::open(path)); }
+
 SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
   SafetensorsFile out;
-  out.header_ = read_header(path);
-  out.file_ = MappedFile::open(path);
-  if (std::ssize(out.file_.bytes()) != out.header_.file_bytes)
-    fail(ErrorKind::checkpoint, "{}: {} bytes when its header was read, {} when it was mapped", path.string(),
-         out.header_.file_bytes, out.file_.bytes().size());
+  out.file_ = DataFile::open(path);
+  out.header_ = read_header(*out.file_);
   return out;
 }
 
-std::optional<tensor::TensorView> SafetensorsFile::find(std::string_view name) const {
+std::optional<tensor::StoredTensor> SafetensorsFile::stored(std::string_view name) const {
   const auto found = header_.tensors.find(name);
   if (found == header_.tensors.end()) return std::nullopt;
   const TensorEntry& entry = found->second;
-  return tensor::TensorView{entry.dtype, entry.shape,
-                            file_.bytes().subspan(static_cast<std::size_t>(entry.begin),
-                                                  static_cast<std::size_t>(entry.end - entry.begin))};
+  return tensor::StoredTensor{entry.dtype, entry.shape, {file_, entry.begin, entry.end - entry.begin}};
+}
+
+std::optional<tensor::TensorView> SafetensorsFile::find(std::string_view name) const {
+  if (const auto found = stored(name)) return found->read();
+  return std::nullopt;
 }
 
 tensor::TensorView SafetensorsFile::at(std::string_view name) const {
   if (const auto view = find(name)) return *view;
-  fail(ErrorKind::checkpoint, "{}: no tensor '{}' in it", file_.path().string(), shown(name));
+  fail(ErrorKind::checkpoint, "{}: no tensor '{}' in it", file_->path().string(), shown(name));
 }
 
 }  // namespace kerf::checkpoint

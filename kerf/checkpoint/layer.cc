@@ -28,16 +28,21 @@ struct Found {
   FaultGroup group;
 };
 
-std::span<const std::uint8_t> codes_of(const tensor::TensorView& view) {
-  return {reinterpret_cast<const std::uint8_t*>(view.bytes.data()), view.bytes.size()};
+std::span<const std::uint8_t> codes_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()};
 }
 
 }  // namespace
 
-std::optional<tensor::TensorView> Layer::find(std::string_view suffix) const {
+std::optional<tensor::StoredTensor> Layer::stored(std::string_view suffix) const {
   const Located* located = find_full(full_name(suffix));
   if (located == nullptr) return std::nullopt;
-  return source_.table.view(*located);
+  return source_.table.stored(*located);
+}
+
+std::optional<tensor::TensorView> Layer::find(std::string_view suffix) const {
+  if (const auto found = stored(suffix)) return found->read();
+  return std::nullopt;
 }
 
 std::int64_t Layer::expert_bytes() const {
@@ -45,18 +50,24 @@ std::int64_t Layer::expert_bytes() const {
   return kind_ == ExpertKind::bf16 ? weights * 2 : weights / 2 + weights / numeric::nvfp4_block;
 }
 
+ExpertViews Layer::expert(std::int64_t e) const {
+  const ExpertFiles files = expert_files(e);
+  return {files.gate.read(),  files.gate_sf.read(), files.up.read(),
+          files.up_sf.read(), files.down.read(),    files.down_sf.read()};
+}
+
 std::int64_t Layer::scan_block_scales(std::int64_t e, Faults& faults) const {
   std::int64_t bytes = 0;
   bool regular = true;
-  for (const std::span<const std::byte> stored : stored_block_scales(e)) {
-    bytes += std::ssize(stored);
-    regular =
-        numeric::regular_scales({reinterpret_cast<const std::uint8_t*>(stored.data()), stored.size()}) &&
-        regular;
+  for (const tensor::Source& stored : stored_block_scales(e)) {
+    bytes += stored.bytes();
+    for_each_piece(stored, [&](std::int64_t /*at*/, std::span<const std::byte> piece) {
+      regular = numeric::regular_scales(codes_of(piece)) && regular;
+    });
   }
   if (regular) return bytes;
-  const ExpertViews views = expert(e);
-  const std::array<const tensor::TensorView*, 3> scales = {&views.gate_sf, &views.up_sf, &views.down_sf};
+  const ExpertFiles files = expert_files(e);
+  const std::array<const tensor::StoredTensor*, 3> scales = {&files.gate_sf, &files.up_sf, &files.down_sf};
   for (const Projection p : all_projections)
     walk_block_scales(*scales[static_cast<std::size_t>(p)], p, e, faults);
   return bytes;
@@ -68,23 +79,24 @@ void Layer::expect_nvfp4(std::int64_t e) const {
     fail(ErrorKind::bug, "layer {} has BF16 experts, which have no block scales", index());
 }
 
-void Layer::walk_block_scales(const tensor::TensorView& view, Projection p, std::int64_t e,
+void Layer::walk_block_scales(const tensor::StoredTensor& scales, Projection p, std::int64_t e,
                               Faults& faults) const {
   const std::string name = tensor_name(p, Part::block_scale, e);
   const std::string file = in_file(located(p, Part::block_scale, e));
-  const auto row_bytes = static_cast<std::size_t>(view.shape[1]);
+  const std::int64_t row_bytes = scales.shape[1];
   Found nan{"NaN block scale"};
   Found negative{"negative block scale"};
-  const std::span<const std::uint8_t> codes = codes_of(view);
-  for (std::size_t at = 0; at < codes.size(); ++at) {
-    const std::uint8_t byte = codes[at];
-    if (numeric::regular_scale(byte)) continue;
-    (numeric::e4m3_is_nan(byte) ? nan : negative).add([&] {
-      return fmt::format("layer {}, {}, expert {}, row {}, block {}, byte 0x{:02X}{}", index(), name, e,
-                         first_row(p) + static_cast<std::int64_t>(at / row_bytes), at % row_bytes, byte,
-                         file);
-    });
-  }
+  for_each_piece(scales.source, [&](std::int64_t begin, std::span<const std::byte> piece) {
+    std::int64_t at = begin;
+    for (const std::uint8_t byte : codes_of(piece)) {
+      const std::int64_t here = at++;
+      if (numeric::regular_scale(byte)) continue;
+      (numeric::e4m3_is_nan(byte) ? nan : negative).add([&] {
+        return fmt::format("layer {}, {}, expert {}, row {}, block {}, byte 0x{:02X}{}", index(), name, e,
+                           first_row(p) + here / row_bytes, here % row_bytes, byte, file);
+      });
+    }
+  });
   faults.add(nan.group);
   faults.add(negative.group);
 }
@@ -93,18 +105,20 @@ void Layer::scan_values(std::int64_t e, Faults& faults) const {
   expect_expert(e);
   if (kind_ != ExpertKind::bf16)
     fail(ErrorKind::bug, "layer {} has NVFP4 experts, whose every code is finite", index());
-  const ExpertViews views = expert(e);
-  const std::array<const tensor::TensorView*, 3> weights = {&views.gate, &views.up, &views.down};
+  const ExpertFiles files = expert_files(e);
+  const std::array<const tensor::StoredTensor*, 3> weights = {&files.gate, &files.up, &files.down};
   for (const Projection p : all_projections) {
-    const tensor::TensorView& view = *weights[static_cast<std::size_t>(p)];
+    const tensor::StoredTensor& stored = *weights[static_cast<std::size_t>(p)];
     Found found{"BF16 weight that is not finite"};
-    for_each_not_finite_bf16(view.bytes, [&](std::size_t at, std::uint16_t bits) {
-      found.add([&] {
-        const auto columns = static_cast<std::size_t>(view.shape[1]);
-        return fmt::format("layer {}, {}, expert {}, row {}, column {}, bits 0x{:04X}{}", index(),
-                           tensor_name(p, Part::weight, e), e,
-                           first_row(p) + static_cast<std::int64_t>(at / columns), at % columns, bits,
-                           in_file(located(p, Part::weight, e)));
+    for_each_piece(stored.source, [&](std::int64_t begin, std::span<const std::byte> piece) {
+      for_each_not_finite_bf16(piece, [&](std::size_t in_piece, std::uint16_t bits) {
+        found.add([&] {
+          const std::int64_t at = begin / 2 + static_cast<std::int64_t>(in_piece);
+          const std::int64_t columns = stored.shape[1];
+          return fmt::format("layer {}, {}, expert {}, row {}, column {}, bits 0x{:04X}{}", index(),
+                             tensor_name(p, Part::weight, e), e, first_row(p) + at / columns, at % columns,
+                             bits, in_file(located(p, Part::weight, e)));
+        });
       });
     });
     faults.add(found.group);
@@ -121,22 +135,26 @@ void Layer::scan_extras(Faults& faults) const {
 
 void Layer::scan_finite(const std::string& name, const Located& located, const std::string& kind,
                         Faults& faults) const {
-  const tensor::TensorView view = source_.table.view(located);
+  const tensor::StoredTensor stored = source_.table.stored(located);
   Found found{kind};
-  const auto place = [&](std::size_t at, const std::string& bits) {
-    const auto columns = static_cast<std::size_t>(view.shape.rank() == 2 ? view.shape[1] : 0);
+  const auto place = [&](std::int64_t at, const std::string& bits) {
+    const std::int64_t columns = stored.shape.rank() == 2 ? stored.shape[1] : 0;
     const std::string where = columns == 0 ? fmt::format("element {}", at)
                                            : fmt::format("row {}, column {}", at / columns, at % columns);
     return fmt::format("layer {}, {}, {}, bits 0x{}{}", index(), name, where, bits, in_file(&located));
   };
-  if (view.dtype == tensor::Dtype::bf16)
-    for_each_not_finite_bf16(view.bytes, [&](std::size_t at, std::uint16_t bits) {
-      found.add([&] { return place(at, fmt::format("{:04X}", bits)); });
-    });
-  if (view.dtype == tensor::Dtype::f32)
-    for_each_not_finite_f32(view.bytes, [&](std::size_t at, std::uint32_t bits) {
-      found.add([&] { return place(at, fmt::format("{:08X}", bits)); });
-    });
+  for_each_piece(stored.source, [&](std::int64_t begin, std::span<const std::byte> piece) {
+    if (stored.dtype == tensor::Dtype::bf16)
+      for_each_not_finite_bf16(piece, [&](std::size_t at, std::uint16_t bits) {
+        found.add(
+            [&] { return place(begin / 2 + static_cast<std::int64_t>(at), fmt::format("{:04X}", bits)); });
+      });
+    if (stored.dtype == tensor::Dtype::f32)
+      for_each_not_finite_f32(piece, [&](std::size_t at, std::uint32_t bits) {
+        found.add(
+            [&] { return place(begin / 4 + static_cast<std::int64_t>(at), fmt::format("{:08X}", bits)); });
+      });
+  });
   faults.add(found.group);
 }
 

@@ -1,5 +1,5 @@
 // One tensor an expert and projection: "{prefix}{root}{e}.{projection}{part}".
-#include <cstring>
+#include <span>
 
 #include "kerf/base/file.h"
 #include "kerf/base/format.h"
@@ -11,14 +11,14 @@ namespace {
 
 constexpr std::size_t kParts = 4;
 // [projection][part]; null where the file has no such tensor.
-using ExpertTensors = std::array<std::array<const Located*, kParts>, 3>;
+using ExpertParts = std::array<std::array<const Located*, kParts>, 3>;
 
 class PerExpertLayer final : public Layer {
  public:
   explicit PerExpertLayer(LayerSource from) : Layer(std::move(from)) {
     // Grown as experts are found: the configuration's count is not to be trusted with an allocation.
     for (std::int64_t e = 0; e < source().experts; ++e) {
-      const ExpertTensors tensors = locate(e);
+      const ExpertParts tensors = locate(e);
       const ExpertKind kind = check(e, tensors);
       if (e == 0) {
         set_kind(kind);
@@ -29,32 +29,31 @@ class PerExpertLayer final : public Layer {
     }
   }
 
-  [[nodiscard]] ExpertViews expert(std::int64_t e) const override {
+  [[nodiscard]] ExpertFiles expert_files(std::int64_t e) const override {
     expect_expert(e);
-    const auto view = [&](Projection p, Part part) {
+    const auto stored = [&](Projection p, Part part) {
       const Located* found = located(p, part, e);
-      if (found == nullptr) return tensor::TensorView{};
-      tensor::TensorView v = source().table.view(*found);
-      if (v.dtype == tensor::Dtype::f4) v = {tensor::Dtype::u8, {rows(p), columns(p) / 2}, v.bytes};
-      return v;
+      if (found == nullptr) return tensor::StoredTensor{};
+      tensor::StoredTensor out = source().table.stored(*found);
+      if (out.dtype == tensor::Dtype::f4) {  // the same bytes
+        out.dtype = tensor::Dtype::u8;
+        out.shape = {rows(p), columns(p) / 2};
+      }
+      return out;
     };
-    return {view(Projection::gate, Part::weight),
-            view(Projection::gate, Part::block_scale),
-            view(Projection::up, Part::weight),
-            view(Projection::up, Part::block_scale),
-            view(Projection::down, Part::weight),
-            view(Projection::down, Part::block_scale),
-            {}};
+    return {stored(Projection::gate, Part::weight), stored(Projection::gate, Part::block_scale),
+            stored(Projection::up, Part::weight),   stored(Projection::up, Part::block_scale),
+            stored(Projection::down, Part::weight), stored(Projection::down, Part::block_scale)};
   }
 
-  [[nodiscard]] std::vector<std::span<const std::byte>> stored_block_scales(std::int64_t e) const override {
+  [[nodiscard]] std::vector<tensor::Source> stored_block_scales(std::int64_t e) const override {
     expect_nvfp4(e);
-    const ExpertViews views = expert(e);
-    return {views.gate_sf.bytes, views.up_sf.bytes, views.down_sf.bytes};
+    const ExpertFiles files = expert_files(e);
+    return {files.gate_sf.source, files.up_sf.source, files.down_sf.source};
   }
 
   [[nodiscard]] bool has_input_scales() const override {
-    for (const ExpertTensors& expert : experts_)
+    for (const ExpertParts& expert : experts_)
       for (const auto& parts : expert)
         if (parts[static_cast<std::size_t>(Part::input_scale)] != nullptr) return true;
     return false;
@@ -65,7 +64,7 @@ class PerExpertLayer final : public Layer {
     const Located* found = located(p, part, e);
     if (found == nullptr) return std::nullopt;
     float value = 0;
-    std::memcpy(&value, source().table.view(*found).bytes.data(), sizeof(value));
+    source().table.stored(*found).source.read(0, std::as_writable_bytes(std::span(&value, 1)));
     return value;
   }
 
@@ -82,8 +81,8 @@ class PerExpertLayer final : public Layer {
   [[nodiscard]] std::int64_t first_row(Projection /*p*/) const override { return 0; }
 
  private:
-  [[nodiscard]] ExpertTensors locate(std::int64_t e) const {
-    ExpertTensors out{};
+  [[nodiscard]] ExpertParts locate(std::int64_t e) const {
+    ExpertParts out{};
     for (const Projection p : all_projections)
       for (std::size_t part = 0; part < kParts; ++part)
         out[static_cast<std::size_t>(p)][part] = find_full(tensor_name(p, static_cast<Part>(part), e));
@@ -92,7 +91,7 @@ class PerExpertLayer final : public Layer {
 
   // Every weight is there, and of the layer's kind. Missing global and input scales are faults of their own:
   // scales() counts them.
-  [[nodiscard]] ExpertKind check(std::int64_t e, const ExpertTensors& tensors) const {
+  [[nodiscard]] ExpertKind check(std::int64_t e, const ExpertParts& tensors) const {
     bool any = false;
     for (const auto& parts : tensors)
       for (const Located* located : parts) any = any || located != nullptr;
@@ -130,7 +129,7 @@ class PerExpertLayer final : public Layer {
     return *kind;
   }
 
-  void check_shapes(std::int64_t e, const ExpertTensors& tensors) const {
+  void check_shapes(std::int64_t e, const ExpertParts& tensors) const {
     for (const Projection p : all_projections) {
       const auto& parts = tensors[static_cast<std::size_t>(p)];
       const std::string weight = tensor_name(p, Part::weight, e);
@@ -152,7 +151,7 @@ class PerExpertLayer final : public Layer {
     }
   }
 
-  std::vector<ExpertTensors> experts_;
+  std::vector<ExpertParts> experts_;
 };
 
 }  // namespace

@@ -12,20 +12,35 @@
 #include <string_view>
 #include <vector>
 
-#include "kerf/tensor/view.h"
+#include "kerf/base/error.h"
+#include "kerf/tensor/source.h"
 
 namespace kerf::checkpoint {
 
-// A file mapped read-only. Copies share the mapping.
-class MappedFile {
+// A file that is open for reading. It is never mapped: where another program cuts it short, reading is an error.
+class DataFile final : public tensor::Reader {
  public:
-  static MappedFile open(const std::filesystem::path& path);
-  [[nodiscard]] std::span<const std::byte> bytes() const;
+  // Error{checkpoint}: not there, not a regular file (a symlink to one will do), no descriptor left.
+  static std::shared_ptr<const DataFile> open(const std::filesystem::path& path);
+  ~DataFile() override;
+  DataFile(const DataFile&) = delete;
+  DataFile& operator=(const DataFile&) = delete;
+  DataFile(DataFile&&) = delete;
+  DataFile& operator=(DataFile&&) = delete;
+
+  [[nodiscard]] std::int64_t bytes() const;  // when it was opened
   [[nodiscard]] const std::filesystem::path& path() const;
+  // Error{checkpoint} that names the file: it ends before, or the system's reason.
+  void read(std::int64_t offset, std::span<std::byte> to) const override;
+  void will_need(std::int64_t offset, std::int64_t bytes) const noexcept override;
+  // Nothing, or how the file is no longer what was opened: another size, or written to since. Another file put
+  // in its place does not count: what is read is the one that was opened.
+  [[nodiscard]] Verdict changed() const;
 
  private:
-  struct Mapping;
-  std::shared_ptr<const Mapping> mapping_;
+  struct State;
+  explicit DataFile(std::unique_ptr<const State> state);
+  std::unique_ptr<const State> state_;
 };
 
 // Where a tensor lies, from the header alone.
@@ -36,7 +51,7 @@ struct TensorEntry {
   std::int64_t end = 0;
 };
 
-// A header, read without mapping the file: length bounded (at most 100 MB and at most the file) before
+// A header: length bounded (at most 100 MB and at most the file) before
 // anything is allocated, JSON well-formed, no key twice, every tensor inside the file, of the size its dtype
 // and shape give, none overlapping another. Bytes of the file that no tensor covers are counted in
 // `stray_bytes` (a note, not a fault).
@@ -47,21 +62,26 @@ struct Header {
 };
 
 // Error{checkpoint} that names the file, what was got and wanted, and (a short file) both sizes.
+Header read_header(const DataFile& file);
 Header read_header(const std::filesystem::path& path);
 
-// A whole file: header and mapping.
+// A whole file: its header, and its tensors when they are asked for.
 class SafetensorsFile {
  public:
   static SafetensorsFile open(const std::filesystem::path& path);
   [[nodiscard]] const Header& header() const { return header_; }
-  // Nothing where the file has no such tensor.
+  // Nothing where the file has no such tensor; otherwise it is read, and the view keeps it.
   [[nodiscard]] std::optional<tensor::TensorView> find(std::string_view name) const;
   // Error{checkpoint} that names file and tensor.
   [[nodiscard]] tensor::TensorView at(std::string_view name) const;
+  // The same, not read yet.
+  [[nodiscard]] std::optional<tensor::StoredTensor> stored(std::string_view name) const;
+  // Nothing, or how the file is no longer what was opened.
+  [[nodiscard]] Verdict changed() const { return file_->changed(); }
 
  private:
   Header header_;
-  MappedFile file_;
+  std::shared_ptr<const DataFile> file_;
 };
 
 // Writes one file: to a temporary beside it, synced, then renamed. Tensors are streamed in the given order:

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 namespace kerf::checkpoint::internal {
 
@@ -28,6 +29,17 @@ void for_each_not_finite(std::span<const std::byte> values, FunctionRef<void(std
 }
 
 }  // namespace
+
+void for_each_piece(const tensor::Source& source,
+                    FunctionRef<void(std::int64_t at, std::span<const std::byte> piece)> look) {
+  constexpr std::int64_t most = std::int64_t{1} << 17;
+  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(most, source.bytes())));
+  for (std::int64_t at = 0; at < source.bytes(); at += most) {
+    const auto piece = std::span(buffer).first(static_cast<std::size_t>(std::min(most, source.bytes() - at)));
+    source.read(at, piece);
+    look(at, piece);
+  }
+}
 
 void for_each_not_finite_bf16(std::span<const std::byte> values,
                               FunctionRef<void(std::size_t at, std::uint16_t bits)> found) {

@@ -4,10 +4,12 @@
 //   each down_proj    [E, H, I]; block scales [E, H, I/16]; global scales [E]
 //
 // Transposed: [E, H, 2I] and [E, I, H] (codes [E, H/2, 2I] bytes, block scales [E, H/16, 2I]), gate columns
-// first or gate and up columns in turn. Those are turned when an expert is asked for: bytes move, none
-// changes.
+// first or gate and up columns in turn. Those are turned when an expert is read: bytes move, none changes.
 #include <algorithm>
 #include <cstring>
+#include <mutex>
+#include <span>
+#include <vector>
 
 #include "kerf/base/format.h"
 #include "kerf/checkpoint/internal/layer.h"
@@ -20,6 +22,49 @@ constexpr std::size_t kParts = 4;
 constexpr std::int64_t kTile = 64;  // of a matrix that is turned
 
 std::size_t stack_of(Projection p) { return p == Projection::down ? 1 : 0; }
+
+// One expert's matrix [rows, in] of elements of `size` bytes, in a file as [in, width]: column `first`, then
+// every `step`th. A row lies in pieces all over it, so that all of it is read when the first byte is, and is
+// turned then; it is kept as long as this is.
+class TurnedReader final : public tensor::Reader {
+ public:
+  struct Place {
+    std::int64_t size, rows, in, width, first, step;
+  };
+  TurnedReader(tensor::Source file, const Place& place) : file_(std::move(file)), place_(place) {}
+
+  void read(std::int64_t offset, std::span<std::byte> to) const override {
+    std::call_once(once_, [&] { turn(); });
+    std::copy_n(turned_.begin() + offset, to.size(), to.begin());
+  }
+  void will_need(std::int64_t /*offset*/, std::int64_t /*bytes*/) const noexcept override {
+    file_.reader()->will_need(file_.begin(), file_.bytes());
+  }
+
+ private:
+  template <typename Element>
+  void turn_elements(std::span<const std::byte> from) const {
+    const auto [size, rows, in, width, first, step] = place_;
+    std::byte* to = turned_.data();
+    for (std::int64_t r0 = 0; r0 < rows; r0 += kTile)
+      for (std::int64_t k0 = 0; k0 < in; k0 += kTile)
+        for (std::int64_t r = r0; r < std::min(rows, r0 + kTile); ++r)
+          for (std::int64_t k = k0; k < std::min(in, k0 + kTile); ++k)
+            std::memcpy(to + (r * in + k) * size, from.data() + (k * width + first + r * step) * size,
+                        sizeof(Element));
+  }
+  void turn() const {
+    std::vector<std::byte> from(static_cast<std::size_t>(file_.bytes()));
+    file_.read(0, from);
+    turned_.resize(static_cast<std::size_t>(place_.rows * place_.in * place_.size));
+    place_.size == 2 ? turn_elements<std::uint16_t>(from) : turn_elements<std::uint8_t>(from);
+  }
+
+  tensor::Source file_;
+  Place place_;
+  mutable std::once_flag once_;
+  mutable std::vector<std::byte> turned_;
+};
 
 class StackedLayer final : public Layer {
  public:
@@ -43,21 +88,28 @@ class StackedLayer final : public Layer {
     }
   }
 
-  [[nodiscard]] ExpertViews expert(std::int64_t e) const override {
+  [[nodiscard]] ExpertFiles expert_files(std::int64_t e) const override {
     expect_expert(e);
-    return source().dialect->transposed ? turned(e) : in_place(e);
+    const auto file = [&](Projection p, Part part) {
+      return source().dialect->transposed ? turned(p, part, e) : in_place(p, part, e);
+    };
+    ExpertFiles out;
+    out.gate = file(Projection::gate, Part::weight);
+    out.up = file(Projection::up, Part::weight);
+    out.down = file(Projection::down, Part::weight);
+    if (kind() == ExpertKind::nvfp4) {
+      out.gate_sf = file(Projection::gate, Part::block_scale);
+      out.up_sf = file(Projection::up, Part::block_scale);
+      out.down_sf = file(Projection::down, Part::block_scale);
+    }
+    return out;
   }
 
   // Each stack's are in one piece, turned or not.
-  [[nodiscard]] std::vector<std::span<const std::byte>> stored_block_scales(std::int64_t e) const override {
+  [[nodiscard]] std::vector<tensor::Source> stored_block_scales(std::int64_t e) const override {
     expect_nvfp4(e);
-    std::vector<std::span<const std::byte>> out;
-    for (const Projection p : {Projection::gate, Projection::down}) {
-      const std::span<const std::byte> all = whole(p, Part::block_scale).bytes;
-      const std::size_t own = all.size() / static_cast<std::size_t>(source().experts);
-      out.push_back(all.subspan(static_cast<std::size_t>(e) * own, own));
-    }
-    return out;
+    return {expert_source(Projection::gate, Part::block_scale, e),
+            expert_source(Projection::down, Part::block_scale, e)};
   }
 
   [[nodiscard]] bool has_input_scales() const override {
@@ -69,15 +121,16 @@ class StackedLayer final : public Layer {
   [[nodiscard]] std::optional<float> scalar(Projection p, Part part, std::int64_t e) const override {
     const Located* found = located(p, part, e);
     if (found == nullptr) return std::nullopt;
-    const tensor::TensorView view = source().table.view(*found);
-    const std::int64_t values = view.shape.elements();
+    const tensor::StoredTensor stored = source().table.stored(*found);
+    const std::int64_t values = stored.shape.elements();
     std::int64_t at = 0;  // one value serves all
     if (values == source().experts * per_expert(p))
       at = e * per_expert(p) + (p == Projection::up ? 1 : 0);
     else if (values == source().experts)
       at = e;
     float value = 0;
-    std::memcpy(&value, view.bytes.data() + at * static_cast<std::int64_t>(sizeof(value)), sizeof(value));
+    stored.source.read(at * static_cast<std::int64_t>(sizeof(value)),
+                       std::as_writable_bytes(std::span(&value, 1)));
     return value;
   }
 
@@ -150,8 +203,12 @@ class StackedLayer final : public Layer {
          shared ? fmt::format(", [{}] or one value", e) : "", e);
   }
 
-  [[nodiscard]] tensor::TensorView whole(Projection p, Part part) const {
-    return source().table.view(*stacks_[stack_of(p)][static_cast<std::size_t>(part)]);
+  // Expert e's part of the stack of p.
+  [[nodiscard]] tensor::Source expert_source(Projection p, Part part, std::int64_t e) const {
+    const tensor::Source all =
+        source().table.stored(*stacks_[stack_of(p)][static_cast<std::size_t>(part)]).source;
+    const std::int64_t bytes = all.bytes() / source().experts;
+    return all.part(e * bytes, bytes);
   }
 
   // Elements of a row of p's matrix, as they are stored: bytes of codes, scales, BF16 values.
@@ -165,79 +222,29 @@ class StackedLayer final : public Layer {
     return kind() == ExpertKind::bf16 ? tensor::Dtype::bf16 : tensor::Dtype::u8;
   }
 
-  // Where p's matrices are among the views.
-  static tensor::TensorView& view_of(ExpertViews& views, Projection p, Part part) {
-    const bool scale = part == Part::block_scale;
-    if (p == Projection::gate) return scale ? views.gate_sf : views.gate;
-    if (p == Projection::up) return scale ? views.up_sf : views.up;
-    return scale ? views.down_sf : views.down;
+  // [rows of p, ...] of expert e, as the file has it.
+  [[nodiscard]] tensor::StoredTensor in_place(Projection p, Part part, std::int64_t e) const {
+    const tensor::Source expert = expert_source(p, part, e);
+    const std::int64_t bytes = expert.bytes() / per_expert(p);
+    return {stored_dtype(part),
+            {rows(p), stored_columns(p, part)},
+            expert.part(p == Projection::up ? bytes : 0, bytes)};
   }
 
-  template <typename Each>
-  void for_each_matrix(Each each) const {
-    for (const Projection p : all_projections) {
-      each(p, Part::weight);
-      if (kind() == ExpertKind::nvfp4) each(p, Part::block_scale);
-    }
-  }
-
-  // [rows of p, ...] of expert e, in the file.
-  [[nodiscard]] ExpertViews in_place(std::int64_t e) const {
-    ExpertViews out;
-    for_each_matrix([&](Projection p, Part part) {
-      const tensor::TensorView all = whole(p, part);
-      const std::size_t expert_bytes = all.bytes.size() / static_cast<std::size_t>(source().experts);
-      const std::size_t bytes = expert_bytes / static_cast<std::size_t>(per_expert(p));
-      const std::size_t begin =
-          static_cast<std::size_t>(e) * expert_bytes + (p == Projection::up ? bytes : 0);
-      view_of(out, p, part) = {
-          stored_dtype(part), {rows(p), stored_columns(p, part)}, all.bytes.subspan(begin, bytes)};
-    });
-    return out;
-  }
-
-  // The same as [out, in] in memory of their own.
-  [[nodiscard]] ExpertViews turned(std::int64_t e) const {
-    const auto matrix_bytes = [&](Projection p, Part part) {
-      return tensor::bytes_of(stored_dtype(part), {rows(p), stored_columns(p, part)});
-    };
-    std::int64_t total = 0;
-    for_each_matrix([&](Projection p, Part part) { total += matrix_bytes(p, part); });
-    const std::shared_ptr<std::byte[]> storage(new std::byte[static_cast<std::size_t>(total)]);
-    ExpertViews out;
-    std::byte* to = storage.get();
-    for_each_matrix([&](Projection p, Part part) {
-      const std::int64_t bytes = matrix_bytes(p, part);
-      if (stored_dtype(part) == tensor::Dtype::bf16)
-        turn<std::uint16_t>(p, part, e, to);
-      else
-        turn<std::uint8_t>(p, part, e, to);
-      view_of(out, p, part) = {stored_dtype(part),
-                               {rows(p), stored_columns(p, part)},
-                               std::span(to, static_cast<std::size_t>(bytes))};
-      to += bytes;
-    });
-    out.storage = storage;
-    return out;
-  }
-
-  // to [rows, in] from expert e's [in, columns of the stack].
-  template <typename Element>
-  void turn(Projection p, Part part, std::int64_t e, std::byte* to) const {
-    constexpr std::int64_t size = sizeof(Element);
-    const tensor::TensorView all = whole(p, part);
+  // The same of a file that has it as [in, out].
+  [[nodiscard]] tensor::StoredTensor turned(Projection p, Part part, std::int64_t e) const {
+    const tensor::Dtype dtype = stored_dtype(part);
     const std::int64_t out = rows(p);
-    const std::int64_t in = stored_columns(p, part);
-    const std::int64_t width = out * per_expert(p);
     const bool alternating = source().dialect->alternating && p != Projection::down;
-    const std::int64_t step = alternating ? 2 : 1;
-    const std::int64_t first = p == Projection::up ? (alternating ? 1 : out) : 0;
-    const std::byte* from = all.bytes.data() + e * in * width * size;
-    for (std::int64_t r0 = 0; r0 < out; r0 += kTile)
-      for (std::int64_t k0 = 0; k0 < in; k0 += kTile)
-        for (std::int64_t r = r0; r < std::min(out, r0 + kTile); ++r)
-          for (std::int64_t k = k0; k < std::min(in, k0 + kTile); ++k)
-            std::memcpy(to + (r * in + k) * size, from + (k * width + first + r * step) * size, size);
+    const TurnedReader::Place place{tensor::bits(dtype) / 8,
+                                    out,
+                                    stored_columns(p, part),
+                                    out * per_expert(p),
+                                    p == Projection::up ? (alternating ? 1 : out) : 0,
+                                    alternating ? 2 : 1};
+    const std::int64_t bytes = place.rows * place.in * place.size;
+    return {
+        dtype, {out, place.in}, {std::make_shared<TurnedReader>(expert_source(p, part, e), place), 0, bytes}};
   }
 
   std::array<std::array<const Located*, kParts>, 2> stacks_{};

@@ -49,7 +49,10 @@ TensorTable::TensorTable(const std::filesystem::path& directory, std::int64_t ex
                          std::vector<std::string>& notes)
     : shards_(find_shards(directory)) {
   headers_.reserve(shards_.files.size());
-  for (const std::string& file : shards_.files) headers_.push_back(read_header(directory / file));
+  for (const std::string& file : shards_.files) {
+    opened_.push_back(DataFile::open(directory / file));
+    headers_.push_back(read_header(*opened_.back()));
+  }
   if (shards_.index)
     resolve_by_index(experts, notes);
   else
@@ -58,14 +61,6 @@ TensorTable::TensorTable(const std::filesystem::path& directory, std::int64_t ex
     if (headers_[s].stray_bytes != 0)
       notes.push_back(
           fmt::format("{}: {} bytes that belong to no tensor", shards_.files[s], headers_[s].stray_bytes));
-
-  maps_.reserve(headers_.size());
-  for (std::size_t s = 0; s < headers_.size(); ++s) {
-    maps_.push_back(MappedFile::open(directory / shards_.files[s]));
-    if (std::ssize(maps_.back().bytes()) != headers_[s].file_bytes)
-      fail(ErrorKind::checkpoint, "{}: {} bytes when its header was read, {} when it was mapped",
-           (directory / shards_.files[s]).string(), headers_[s].file_bytes, maps_.back().bytes().size());
-  }
 }
 
 void TensorTable::add(const std::pair<const std::string, TensorEntry>& tensor, std::size_t shard) {
@@ -128,11 +123,15 @@ const Located* TensorTable::find(std::string_view name) const {
   return found == by_name_.end() ? nullptr : &found->second;
 }
 
-tensor::TensorView TensorTable::view(const Located& located) const {
+tensor::StoredTensor TensorTable::stored(const Located& located) const {
   const TensorEntry& entry = *located.entry;
-  return {entry.dtype, entry.shape,
-          maps_[located.shard].bytes().subspan(static_cast<std::size_t>(entry.begin),
-                                               static_cast<std::size_t>(entry.end - entry.begin))};
+  return {entry.dtype, entry.shape, {opened_[located.shard], entry.begin, entry.end - entry.begin}};
+}
+
+Verdict TensorTable::changed() const {
+  for (const auto& file : opened_)
+    if (Verdict v = file->changed()) return v;
+  return std::nullopt;
 }
 
 }  // namespace kerf::checkpoint::internal

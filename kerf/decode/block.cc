@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <span>
 
 #include "kerf/base/format.h"
 #include "kerf/base/fp_guard.h"
@@ -16,18 +16,18 @@ namespace {
 
 constexpr std::array<std::string_view, 3> names = {"none", "qwen3-moe", "muse-spark"};
 
-// A copy of a file's tensor, which may lie anywhere there and whose pages a step must not wait for.
-tensor::Tensor copied(tensor::Memory& memory, const tensor::TensorView& view) {
-  tensor::Tensor out(memory, view.dtype, view.shape);
-  if (!view.bytes.empty()) std::memcpy(out.bytes().data(), view.bytes.data(), view.bytes.size());
+// A file's tensor.
+tensor::Tensor copied(tensor::Memory& memory, const tensor::StoredTensor& stored) {
+  tensor::Tensor out(memory, stored.dtype, stored.shape);
+  stored.source.read(0, out.bytes());
   return out;
 }
 
 // The same as f32.
-tensor::Tensor widened(tensor::Memory& memory, const tensor::TensorView& view) {
-  tensor::Tensor as_stored = copied(memory, view);
-  if (view.dtype == tensor::Dtype::f32) return as_stored;
-  tensor::Tensor out(memory, tensor::Dtype::f32, view.shape);
+tensor::Tensor widened(tensor::Memory& memory, const tensor::StoredTensor& stored) {
+  tensor::Tensor as_stored = copied(memory, stored);
+  if (stored.dtype == tensor::Dtype::f32) return as_stored;
+  tensor::Tensor out(memory, tensor::Dtype::f32, stored.shape);
   const auto from = as_stored.as<const std::uint16_t>();
   std::transform(from.begin(), from.end(), out.as<float>().begin(), numeric::bf16_to_f32);
   return out;
@@ -39,28 +39,28 @@ block::Matrix matrix_of(const tensor::Tensor& t) {
   return m;
 }
 
-tail::RouteNorm norm_of(const tensor::TensorView& stored, const checkpoint::PoolConfig& pool) {
-  std::vector<std::uint16_t> offsets(stored.bytes.size() / sizeof(std::uint16_t));
-  std::memcpy(offsets.data(), stored.bytes.data(), stored.bytes.size());
+tail::RouteNorm norm_of(const tensor::StoredTensor& stored, const checkpoint::PoolConfig& pool) {
+  std::vector<std::uint16_t> offsets(static_cast<std::size_t>(stored.shape.elements()));
+  stored.source.read(0, std::as_writable_bytes(std::span(offsets)));
   return {tail::effective_gain(offsets, static_cast<float>(pool.gain_center)), false,
           static_cast<float>(pool.norm_eps)};
 }
 
 LayerBlock build_block(const checkpoint::MoeLayer& from, const checkpoint::ModelConfig& config,
                        tensor::Memory& memory) {
-  const checkpoint::BlockViews views = from.block(config.pool.has_value());
+  const checkpoint::BlockFiles files = from.block(config.pool.has_value());
   LayerBlock out;
-  out.gate = copied(memory, views.gate);
+  out.gate = copied(memory, files.gate);
   out.weights.gate = matrix_of(out.gate);
   out.weights.router = router_of(config);
-  if (views.bias) {
-    out.bias = widened(memory, *views.bias);
+  if (files.bias) {
+    out.bias = widened(memory, *files.bias);
     out.weights.bias = out.bias.as<const float>();
   }
   if (config.pool) {
-    out.pre = copied(memory, views.pre_proj);
-    out.post = copied(memory, views.post_proj);
-    out.weights.pool = {matrix_of(out.pre), norm_of(views.pre_norm, *config.pool), matrix_of(out.post)};
+    out.pre = copied(memory, files.pre_proj);
+    out.post = copied(memory, files.post_proj);
+    out.weights.pool = {matrix_of(out.pre), norm_of(files.pre_norm, *config.pool), matrix_of(out.post)};
   }
   require(block::unsupported(out.weights));
   return out;
@@ -109,8 +109,8 @@ Verdict unsupported_block(const checkpoint::Checkpoint& from, std::span<const st
   return attempt([&] {
     (void)router_of(from.config());
     for (const std::int64_t index : layers) {
-      const checkpoint::BlockViews views = from.layer(index).block(from.config().pool.has_value());
-      if (from.config().router.selection_bias && !views.bias)
+      const checkpoint::BlockFiles files = from.layer(index).block(from.config().pool.has_value());
+      if (from.config().router.selection_bias && !files.bias)
         fail(ErrorKind::checkpoint, "layer {} lacks the tensor {}, which its router needs", index,
              checkpoint::selection_bias_name);
     }

@@ -1,12 +1,13 @@
 #include "kerf/decode/build.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
+#include <span>
 
 #include "kerf/base/format.h"
 #include "kerf/base/fp_guard.h"
 #include "kerf/base/function_ref.h"
+#include "kerf/checkpoint/read_ahead.h"
 #include "kerf/comm/agree.h"
 #include "kerf/decode/fit.h"
 #include "kerf/decode/gated.h"
@@ -46,59 +47,63 @@ struct Uploads {
   internal::Upload<layout::Bf16Experts> bf16;
 };
 
-layout::LogicalNvfp4<const std::byte> logical(const checkpoint::ExpertViews& v, const layout::Nvfp4Experts&) {
-  return {v.gate.bytes, v.gate_sf.bytes, v.up.bytes, v.up_sf.bytes, v.down.bytes, v.down_sf.bytes};
-}
-layout::LogicalBf16<const std::byte> logical(const checkpoint::ExpertViews& v, const layout::Bf16Experts&) {
-  return {v.gate.bytes, v.up.bytes, v.down.bytes};
-}
-
-// Experts [first, first + count) of a tensor that holds all of `out`'s.
-std::span<std::byte> part_of(const tensor::Tensor& whole, std::int64_t first, std::int64_t count,
-                             std::int64_t all) {
-  const std::size_t one = whole.bytes().size() / static_cast<std::size_t>(all);
-  return whole.bytes().subspan(one * static_cast<std::size_t>(first), one * static_cast<std::size_t>(count));
-}
-layout::ConvertedNvfp4<std::byte> converted(const layout::Nvfp4Experts& out, std::int64_t first,
-                                            std::int64_t count) {
-  const std::int64_t n = out.shape.experts;
-  return {part_of(out.w13, first, count, n), part_of(out.w13_sf, first, count, n),
-          part_of(out.w2, first, count, n), part_of(out.w2_sf, first, count, n)};
-}
-layout::ConvertedBf16<std::byte> converted(const layout::Bf16Experts& out, std::int64_t first,
-                                           std::int64_t count) {
-  return {part_of(out.w13, first, count, out.shape.experts),
-          part_of(out.w2, first, count, out.shape.experts)};
+// What part [first, end) of n experts' bytes is.
+std::span<std::byte> part_of(const tensor::Tensor& all, std::int64_t n, std::int64_t first, std::int64_t end) {
+  const std::size_t each = all.bytes().size() / static_cast<std::size_t>(n);
+  return all.bytes().subspan(each * static_cast<std::size_t>(first), each * static_cast<std::size_t>(end - first));
 }
 
-// Experts [first, first + out.shape.experts) of the layer, made of experts of width `intermediate`. Experts
-// that the file has in another order are copied before they are converted, one a worker at once.
+// Experts [from + first, from + end) of the layer, of width `intermediate`, into experts [first, end) of `out`.
+void convert_part(const checkpoint::MoeLayer& layer, std::int64_t intermediate, std::int64_t from,
+                  const layout::Nvfp4Experts& out, std::int64_t first, std::int64_t end,
+                  const Workers& workers) {
+  std::vector<layout::StoredNvfp4> experts;
+  experts.reserve(static_cast<std::size_t>(end - first));
+  for (std::int64_t e = first; e < end; ++e) {
+    const checkpoint::ExpertFiles f = layer.expert_files(from + e);
+    experts.push_back({f.gate.source, f.gate_sf.source, f.up.source, f.up_sf.source, f.down.source,
+                       f.down_sf.source});
+  }
+  const auto part = [&](const tensor::Tensor& t) { return part_of(t, out.shape.experts, first, end); };
+  layout::convert_all(experts, out.shape.hidden, intermediate, out.shape.intermediate,
+                      {part(out.w13), part(out.w13_sf), part(out.w2), part(out.w2_sf)}, workers);
+}
+
+void convert_part(const checkpoint::MoeLayer& layer, std::int64_t intermediate, std::int64_t from,
+                  const layout::Bf16Experts& out, std::int64_t first, std::int64_t end,
+                  const Workers& workers) {
+  std::vector<layout::StoredBf16> experts;
+  experts.reserve(static_cast<std::size_t>(end - first));
+  for (std::int64_t e = first; e < end; ++e) {
+    const checkpoint::ExpertFiles f = layer.expert_files(from + e);
+    experts.push_back({f.gate.source, f.up.source, f.down.source});
+  }
+  const auto part = [&](const tensor::Tensor& t) { return part_of(t, out.shape.experts, first, end); };
+  layout::convert_all(experts, out.shape.hidden, intermediate, out.shape.intermediate,
+                      layout::ConvertedBf16<std::byte>{part(out.w13), part(out.w2)}, workers);
+}
+
+// Experts [first, first + out.shape.experts) of the layer, a few at a time: after each few, `done` hears of them.
 template <typename Experts>
-void convert(const checkpoint::MoeLayer& from, std::int64_t intermediate, std::int64_t first,
-             const Experts& out, const Workers& workers) {
-  const std::int64_t all = out.shape.experts;
-  const std::int64_t at_once = from.copies() ? std::min<std::int64_t>(all, workers.size()) : all;
-  for (std::int64_t begin = 0; begin < all; begin += at_once) {
-    const std::int64_t count = std::min(at_once, all - begin);
-    std::vector<checkpoint::ExpertViews> views(static_cast<std::size_t>(count));
-    for_each_expert(workers, count, [&](std::int64_t e) {
-      views[static_cast<std::size_t>(e)] = from.expert(first + begin + e);
-    });
-    std::vector<decltype(logical(views.front(), out))> experts;
-    experts.reserve(views.size());
-    for (const checkpoint::ExpertViews& v : views) experts.push_back(logical(v, out));
-    layout::convert_all(experts, out.shape.hidden, intermediate, out.shape.intermediate,
-                        converted(out, begin, count), workers);
+void convert(const checkpoint::MoeLayer& from, std::int64_t intermediate, std::int64_t first, const Experts& out,
+             const Workers& workers, FunctionRef<void(std::int64_t experts)> done) {
+  constexpr std::int64_t few_bytes = std::int64_t{256} << 20;
+  const std::int64_t few = std::max<std::int64_t>(1, few_bytes / std::max<std::int64_t>(1, from.expert_bytes()));
+  for (std::int64_t at = 0; at < out.shape.experts; at += few) {
+    const std::int64_t end = std::min(at + few, out.shape.experts);
+    convert_part(from, intermediate, first, out, at, end, workers);
+    done(end - at);
   }
 }
 
 // The same into `out`, wherever its weights lie.
 template <typename Experts>
 void place(const checkpoint::MoeLayer& from, std::int64_t intermediate, const Experts& out,
-           internal::Upload<Experts>* upload, const Workers& workers) {
-  if (upload == nullptr) return convert(from, intermediate, out.first_expert, out, workers);
+           internal::Upload<Experts>* upload, const Workers& workers,
+           FunctionRef<void(std::int64_t experts)> done) {
+  if (upload == nullptr) return convert(from, intermediate, out.first_expert, out, workers, done);
   upload->fill(out, [&](std::int64_t first, const Experts& part) {
-    convert(from, intermediate, out.first_expert + first, part, workers);
+    convert(from, intermediate, out.first_expert + first, part, workers, done);
   });
 }
 
@@ -106,9 +111,8 @@ void place(const checkpoint::MoeLayer& from, std::int64_t intermediate, const Ex
 std::optional<tail::RouteNorm> read_norm(const checkpoint::MoeLayer& from,
                                          const checkpoint::ModelConfig& config) {
   if (!config.post_norm) return std::nullopt;
-  const tensor::TensorView weight = from.find(checkpoint::post_norm_name).value();
   std::vector<std::uint16_t> stored(static_cast<std::size_t>(config.hidden));
-  std::memcpy(stored.data(), weight.bytes.data(), weight.bytes.size());  // files do not align
+  from.stored(checkpoint::post_norm_name)->source.read(0, std::as_writable_bytes(std::span(stored)));
   return tail::RouteNorm{tail::effective_gain(stored, static_cast<float>(config.post_norm->gain_center)),
                          config.post_norm->gain_before_norm, static_cast<float>(config.post_norm->eps)};
 }
@@ -147,9 +151,9 @@ std::vector<checkpoint::LayerScales> read_scales(const checkpoint::Checkpoint& f
 }
 
 // What can be wrong with the values of this rank's experts (block scales, BF16 weights), then everybody's
-// faults.
-void check_values(const checkpoint::MoeLayer& from, std::int64_t first, std::int64_t count,
-                  const Rank& rank) {
+// faults. This is the first time that they are read.
+void check_values(const checkpoint::MoeLayer& from, std::int64_t first, std::int64_t count, const Rank& rank,
+                  checkpoint::ReadAhead& ahead) {
   std::vector<Faults> found(static_cast<std::size_t>(count));
   comm::agreed(rank.group, fmt::format("checking the values of layer {}", from.index()), [&] {
     for_each_expert(rank.workers, count, [&](std::int64_t e) {
@@ -158,6 +162,7 @@ void check_values(const checkpoint::MoeLayer& from, std::int64_t first, std::int
         from.scan_block_scales(first + e, faults);
       else
         from.scan_values(first + e, faults);
+      ahead.advance(from.expert_bytes());
     });
   });
   Faults mine;
@@ -167,7 +172,7 @@ void check_values(const checkpoint::MoeLayer& from, std::int64_t first, std::int
 
 Layer build_layer(const checkpoint::Checkpoint& from, const checkpoint::MoeLayer& source,
                   const checkpoint::LayerScales& scales, const BuildOptions& options, const Rank& rank,
-                  Uploads* uploads) {
+                  Uploads* uploads, FunctionRef<void(std::int64_t experts)> done) {
   const checkpoint::ModelConfig& config = from.config();
   const op::Backend& backend = op::backend(options.backend);
   const layout::ExpertsShape shape =
@@ -180,7 +185,8 @@ Layer build_layer(const checkpoint::Checkpoint& from, const checkpoint::MoeLayer
   if (layer.kind == ExpertKind::nvfp4) {
     layer.input = scales.weight_only ? op::Input::bf16 : options.input;
     layout::Nvfp4Experts experts(rank.weights(), rank.memory, shape, first);
-    place(source, config.intermediate, experts, uploads != nullptr ? &uploads->nvfp4 : nullptr, rank.workers);
+    place(source, config.intermediate, experts, uploads != nullptr ? &uploads->nvfp4 : nullptr, rank.workers,
+          done);
     write_scalars(scales, layer.input, experts);
     layer.own_gated = SwigluValues(config.swiglu, scales, layer.input, first, shape.experts);
     layer.gated = layer.own_gated.all();
@@ -190,7 +196,8 @@ Layer build_layer(const checkpoint::Checkpoint& from, const checkpoint::MoeLayer
   } else {
     layer.input = op::Input::bf16;
     layout::Bf16Experts experts(rank.weights(), shape, first);
-    place(source, config.intermediate, experts, uploads != nullptr ? &uploads->bf16 : nullptr, rank.workers);
+    place(source, config.intermediate, experts, uploads != nullptr ? &uploads->bf16 : nullptr, rank.workers,
+          done);
     layer.own_gated = SwigluValues(config.swiglu, shape.experts);
     layer.gated = layer.own_gated.all();
     layer.ep = backend.bind(op::Bf16Args{experts.view(), config.experts, config.top_k, layer.gated});
@@ -234,6 +241,11 @@ std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions&
   if (rank.device != nullptr)
     comm::agreed(rank.group, "preparing the device's uploads", [&] { uploads.emplace(); });
   const std::int64_t count = from.config().experts / rank.group.size();
+  checkpoint::ReadAhead ahead(from, selected, count * rank.group.rank(), count);
+  std::int64_t all_bytes = 0;
+  for (const std::int64_t index : selected) all_bytes += from.layer(index).expert_bytes() * from.config().experts;
+  std::int64_t done_bytes = 0;  // all ranks are taken to be as far as this one
+  if (options.progress) options.progress(0, all_bytes);
   std::vector<Layer> layers;
   layers.reserve(selected.size());
   for (std::size_t i = 0; i < selected.size(); ++i) {
@@ -241,20 +253,23 @@ std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions&
     say(rank, source, scales[i]);
     {
       const Timing timing(times.check);
-      check_values(source, count * rank.group.rank(), count, rank);
+      check_values(source, count * rank.group.rank(), count, rank, ahead);
     }
+    const auto converted = [&](std::int64_t experts) {
+      done_bytes += source.expert_bytes() * experts * rank.group.size();
+      if (options.progress) options.progress(done_bytes, all_bytes);
+    };
     const Timing timing(times.convert);
     comm::agreed(rank.group, fmt::format("loading layer {}", selected[i]), [&] {
       // attempt: what is no Error gets the layer too.
       if (const Verdict v = attempt([&] {
             layers.push_back(
-                build_layer(from, source, scales[i], options, rank, uploads ? &*uploads : nullptr));
+                build_layer(from, source, scales[i], options, rank, uploads ? &*uploads : nullptr, converted));
+            from.require_unchanged();
           }))
         fail(v->kind, "layer {}: {}", selected[i], v->text);
     });
     times.bytes += layers.back().expert_bytes(Mode::ep) * count;
-    if (options.progress)
-      options.progress(static_cast<std::int64_t>(i) + 1, static_cast<std::int64_t>(selected.size()));
   }
   return layers;
 }

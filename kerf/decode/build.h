@@ -56,7 +56,8 @@ struct BuildOptions {
   std::vector<std::int64_t> layers;    // empty: every layer with routed experts
   op::Input input = op::Input::nvfp4;  // what NVFP4 experts are given; weight-only checkpoints: always bf16
   std::string backend = "cpu";         // op::backend_names()
-  std::function<void(std::int64_t done, std::int64_t of)> progress;  // called on every rank, may be empty
+  // Called on every rank, may be empty: bytes of all ranks' experts, the others as far as this one.
+  std::function<void(std::int64_t done, std::int64_t of)> progress;
   layout::Fit fit = {};     // what may be done about an intermediate width that does not fit
   std::int64_t slices = 1;  // that NVFP4 experts will be cut into: what they are padded for, if they are
 };

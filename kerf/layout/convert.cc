@@ -9,6 +9,7 @@
 #include "kerf/base/format.h"
 #include "kerf/layout/geometry.h"
 #include "kerf/layout/internal/kernels.h"
+#include "kerf/layout/internal/piece.h"
 #include "kerf/layout/rows.h"
 
 namespace kerf::layout {
@@ -81,11 +82,18 @@ class PaddedW2Rows {
   std::vector<std::byte> places_;
 };
 
+using internal::Gemm;
+using internal::half_rows;
+using internal::Piece;
+
 // Rows [first, end) of the converted side; both are multiples of 32 for rows, of 128 for scales.
 struct Range {
   std::int64_t first = 0;
   std::int64_t end = 0;
 };
+
+std::size_t size_of(std::span<const std::byte> bytes) { return bytes.size(); }
+std::size_t size_of(const tensor::Source& source) { return static_cast<std::size_t>(source.bytes()); }
 
 // What moves: `blocks` blocks of `bytes` bytes a row, which lie together on the logical side and `stride`
 // bytes apart on the converted side, where row r's first block is at r * bytes.
@@ -179,18 +187,18 @@ void weave(const Rows& logical, const std::byte* converted, Range range, std::in
   });
 }
 
-template <typename L, typename C>
-void check_nvfp4(const LogicalNvfp4<L>& logical, const ConvertedNvfp4<C>& converted, std::int64_t hidden,
+template <typename Logical, typename C>
+void check_nvfp4(const Logical& logical, const ConvertedNvfp4<C>& converted, std::int64_t hidden,
                  std::int64_t intermediate, std::int64_t width) {
   require(convertible(hidden, width));
   const auto codes = [&](std::int64_t i) { return i * hidden / 2; };  // bytes of one matrix
   const auto scales = [&](std::int64_t i) { return i * hidden / 16; };
-  check_sizes({{"gate", logical.gate.size(), codes(intermediate)},
-               {"gate_sf", logical.gate_sf.size(), scales(intermediate)},
-               {"up", logical.up.size(), codes(intermediate)},
-               {"up_sf", logical.up_sf.size(), scales(intermediate)},
-               {"down", logical.down.size(), codes(intermediate)},
-               {"down_sf", logical.down_sf.size(), scales(intermediate)},
+  check_sizes({{"gate", size_of(logical.gate), codes(intermediate)},
+               {"gate_sf", size_of(logical.gate_sf), scales(intermediate)},
+               {"up", size_of(logical.up), codes(intermediate)},
+               {"up_sf", size_of(logical.up_sf), scales(intermediate)},
+               {"down", size_of(logical.down), codes(intermediate)},
+               {"down_sf", size_of(logical.down_sf), scales(intermediate)},
                {"w13", converted.w13.size(), 2 * codes(width)},
                {"w13_sf", converted.w13_sf.size(), 2 * scales(width)},
                {"w2", converted.w2.size(), codes(width)},
@@ -231,9 +239,6 @@ void pad_w2(const LogicalNvfp4<const std::byte>& from, const ConvertedNvfp4<std:
         width / 16);
 }
 
-// One of the two GEMMs' weights, and rows of it.
-enum class Gemm : std::uint8_t { w13, w2 };
-
 void convert_rows(const LogicalNvfp4<const std::byte>& from, const ConvertedNvfp4<std::byte>& to,
                   std::int64_t hidden, std::int64_t intermediate, std::int64_t width, Gemm gemm,
                   Range range) {
@@ -247,8 +252,9 @@ void convert_rows(const LogicalNvfp4<const std::byte>& from, const ConvertedNvfp
   internal::finish();
 }
 
-void check_convert(const LogicalNvfp4<const std::byte>& from, const ConvertedNvfp4<std::byte>& to,
-                   std::int64_t hidden, std::int64_t intermediate, std::int64_t width) {
+template <typename Logical>
+void check_nvfp4_from(const Logical& from, const ConvertedNvfp4<std::byte>& to, std::int64_t hidden,
+                      std::int64_t intermediate, std::int64_t width) {
   if (width != intermediate) {
     require(paddable(intermediate));
     check_widened(intermediate, width);
@@ -258,6 +264,32 @@ void check_convert(const LogicalNvfp4<const std::byte>& from, const ConvertedNvf
 
 }  // namespace
 
+void internal::check_convert(const LogicalNvfp4<const std::byte>& from, const ConvertedNvfp4<std::byte>& to,
+                             std::int64_t hidden, std::int64_t intermediate, std::int64_t width) {
+  check_nvfp4_from(from, to, hidden, intermediate, width);
+}
+void internal::check_convert(const StoredNvfp4& from, const ConvertedNvfp4<std::byte>& to,
+                             std::int64_t hidden, std::int64_t intermediate, std::int64_t width) {
+  check_nvfp4_from(from, to, hidden, intermediate, width);
+}
+
+// A piece is an expert of its own: all permutations stay inside 128 rows, where pieces begin and end.
+void internal::convert_piece(const LogicalNvfp4<const std::byte>& from, const ConvertedNvfp4<std::byte>& to,
+                             std::int64_t hidden, std::int64_t intermediate, std::int64_t width,
+                             const Piece& piece) {
+  const std::int64_t rows = piece.end - piece.first;
+  const auto part = [&](std::span<std::byte> all, std::int64_t row_bytes) {
+    return all.subspan(static_cast<std::size_t>(piece.first * row_bytes),
+                       static_cast<std::size_t>(rows * row_bytes));
+  };
+  if (piece.gemm == Gemm::w13)
+    convert_rows(from, {part(to.w13, hidden / 2), part(to.w13_sf, hidden / 16), {}, {}}, hidden,
+                 half_rows(piece, intermediate), rows / 2, Gemm::w13, {0, rows});
+  else
+    convert_rows(from, {{}, {}, part(to.w2, width / 2), part(to.w2_sf, width / 16)}, rows, intermediate,
+                 width, Gemm::w2, {0, rows});
+}
+
 void convert(const LogicalNvfp4<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
              const ConvertedNvfp4<std::byte>& to) {
   convert_padded(from, hidden, intermediate, intermediate, to);
@@ -265,7 +297,7 @@ void convert(const LogicalNvfp4<const std::byte>& from, std::int64_t hidden, std
 
 void convert_padded(const LogicalNvfp4<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
                     std::int64_t width, const ConvertedNvfp4<std::byte>& to) {
-  check_convert(from, to, hidden, intermediate, width);
+  internal::check_convert(from, to, hidden, intermediate, width);
   convert_rows(from, to, hidden, intermediate, width, Gemm::w13, {0, 2 * width});
   convert_rows(from, to, hidden, intermediate, width, Gemm::w2, {0, hidden});
 }
@@ -282,55 +314,82 @@ namespace {
 
 constexpr std::int64_t kBlockBytes = 128;  // 64 values of one row: the block of the block-major layout
 
-template <typename L, typename C>
-void check_bf16(const LogicalBf16<L>& logical, const ConvertedBf16<C>& converted, std::int64_t hidden,
+template <typename Logical, typename C>
+void check_bf16(const Logical& logical, const ConvertedBf16<C>& converted, std::int64_t hidden,
                 std::int64_t intermediate, std::int64_t width) {
   require(convertible_bf16(hidden, width));
   const std::int64_t matrix = intermediate * hidden * 2;
-  check_sizes({{"gate", logical.gate.size(), matrix},
-               {"up", logical.up.size(), matrix},
-               {"down", logical.down.size(), matrix},
+  check_sizes({{"gate", size_of(logical.gate), matrix},
+               {"up", size_of(logical.up), matrix},
+               {"down", size_of(logical.down), matrix},
                {"w13", converted.w13.size(), 2 * width * hidden * 2},
                {"w2", converted.w2.size(), width * hidden * 2}});
 }
 
+// Here and below: blocks of one row are as far apart as `rows` rows, all of the converted matrix, are long.
 template <typename L, typename C>
-void transfer_w13(const LogicalBf16<L>& logical, const ConvertedBf16<C>& converted, std::int64_t hidden,
-                  std::int64_t intermediate, Range range) {
-  transfer_rows(W13Rows<L>{logical.up.data(), logical.gate.data(), hidden * 2}, converted.w13.data(),
-                2 * intermediate, range, kBlockBytes, hidden / 64);
+void transfer_w13(const LogicalBf16<L>& logical, C* w13, std::int64_t hidden, std::int64_t rows,
+                  Range range) {
+  transfer_rows(W13Rows<L>{logical.up.data(), logical.gate.data(), hidden * 2}, w13, rows, range, kBlockBytes,
+                hidden / 64);
 }
 template <typename L, typename C>
-void transfer_w2(const LogicalBf16<L>& logical, const ConvertedBf16<C>& converted, std::int64_t hidden,
-                 std::int64_t intermediate, Range range) {
-  transfer_rows(W2Rows<L>{logical.down.data(), intermediate * 2}, converted.w2.data(), hidden, range,
-                kBlockBytes, intermediate / 64);
+void transfer_w2(const LogicalBf16<L>& logical, C* w2, std::int64_t intermediate, std::int64_t rows,
+                 Range range) {
+  transfer_rows(W2Rows<L>{logical.down.data(), intermediate * 2}, w2, rows, range, kBlockBytes,
+                intermediate / 64);
 }
 
-void convert_rows(const LogicalBf16<const std::byte>& from, const ConvertedBf16<std::byte>& to,
-                  std::int64_t hidden, std::int64_t intermediate, std::int64_t width, Gemm gemm,
-                  Range range) {
-  if (width == intermediate) {
-    gemm == Gemm::w13 ? transfer_w13(from, to, hidden, intermediate, range)
-                      : transfer_w2(from, to, hidden, intermediate, range);
-  } else if (gemm == Gemm::w13) {
-    const std::vector<std::byte> zeros(static_cast<std::size_t>(hidden * 2));
-    transfer_rows(PaddedW13Rows{{from.up.data(), from.gate.data(), hidden * 2}, intermediate, zeros.data()},
-                  to.w13.data(), 2 * width, range, kBlockBytes, hidden / 64);
+// Rows of w13 that have `count` rows of up and gate to come from, into `w13`, where the first of them lies.
+void convert_w13(const LogicalBf16<const std::byte>& from, std::byte* w13, std::int64_t hidden,
+                 std::int64_t count, std::int64_t rows, Range range) {
+  if (2 * count == range.end) {
+    transfer_w13(from, w13, hidden, rows, range);
   } else {
-    transfer_rows(PaddedW2Rows({from.down.data(), intermediate * 2}, width * 2, kGroup), to.w2.data(), hidden,
-                  range, kBlockBytes, width / 64);
+    const std::vector<std::byte> zeros(static_cast<std::size_t>(hidden * 2));
+    transfer_rows(PaddedW13Rows{{from.up.data(), from.gate.data(), hidden * 2}, count, zeros.data()}, w13,
+                  rows, range, kBlockBytes, hidden / 64);
   }
   internal::finish();
 }
+void convert_w2(const LogicalBf16<const std::byte>& from, std::byte* w2, std::int64_t intermediate,
+                std::int64_t width, std::int64_t rows, Range range) {
+  if (width == intermediate)
+    transfer_w2(from, w2, intermediate, rows, range);
+  else
+    transfer_rows(PaddedW2Rows({from.down.data(), intermediate * 2}, width * 2, kGroup), w2, rows, range,
+                  kBlockBytes, width / 64);
+  internal::finish();
+}
 
-void check_convert(const LogicalBf16<const std::byte>& from, const ConvertedBf16<std::byte>& to,
-                   std::int64_t hidden, std::int64_t intermediate, std::int64_t width) {
+template <typename Logical>
+void check_bf16_from(const Logical& from, const ConvertedBf16<std::byte>& to, std::int64_t hidden,
+                     std::int64_t intermediate, std::int64_t width) {
   if (width != intermediate) check_widened(intermediate, width);
   check_bf16(from, to, hidden, intermediate, width);
 }
 
 }  // namespace
+
+void internal::check_convert(const LogicalBf16<const std::byte>& from, const ConvertedBf16<std::byte>& to,
+                             std::int64_t hidden, std::int64_t intermediate, std::int64_t width) {
+  check_bf16_from(from, to, hidden, intermediate, width);
+}
+void internal::check_convert(const StoredBf16& from, const ConvertedBf16<std::byte>& to, std::int64_t hidden,
+                             std::int64_t intermediate, std::int64_t width) {
+  check_bf16_from(from, to, hidden, intermediate, width);
+}
+
+void internal::convert_piece(const LogicalBf16<const std::byte>& from, const ConvertedBf16<std::byte>& to,
+                             std::int64_t hidden, std::int64_t intermediate, std::int64_t width,
+                             const Piece& piece) {
+  const Range rows{0, piece.end - piece.first};
+  const std::int64_t first = piece.first * kBlockBytes;
+  if (piece.gemm == Gemm::w13)
+    convert_w13(from, to.w13.data() + first, hidden, half_rows(piece, intermediate), 2 * width, rows);
+  else
+    convert_w2(from, to.w2.data() + first, intermediate, width, hidden, rows);
+}
 
 void convert(const LogicalBf16<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
              const ConvertedBf16<std::byte>& to) {
@@ -339,91 +398,17 @@ void convert(const LogicalBf16<const std::byte>& from, std::int64_t hidden, std:
 
 void convert_padded(const LogicalBf16<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
                     std::int64_t width, const ConvertedBf16<std::byte>& to) {
-  check_convert(from, to, hidden, intermediate, width);
-  convert_rows(from, to, hidden, intermediate, width, Gemm::w13, {0, 2 * width});
-  convert_rows(from, to, hidden, intermediate, width, Gemm::w2, {0, hidden});
+  internal::check_convert(from, to, hidden, intermediate, width);
+  convert_w13(from, to.w13.data(), hidden, intermediate, 2 * width, {0, 2 * width});
+  convert_w2(from, to.w2.data(), intermediate, width, hidden, {0, hidden});
 }
 
 void restore(const ConvertedBf16<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
              const LogicalBf16<std::byte>& to) {
   check_bf16(to, from, hidden, intermediate, intermediate);
-  transfer_w13(to, from, hidden, intermediate, {0, 2 * intermediate});
-  transfer_w2(to, from, hidden, intermediate, {0, hidden});
+  transfer_w13(to, from.w13.data(), hidden, 2 * intermediate, {0, 2 * intermediate});
+  transfer_w2(to, from.w2.data(), intermediate, hidden, {0, hidden});
   internal::finish();
-}
-
-namespace {
-
-// Expert e's part of tensors of `experts` experts.
-std::span<std::byte> part(std::span<std::byte> all, std::size_t e, std::size_t experts) {
-  const std::size_t size = all.size() / experts;
-  return all.subspan(e * size, size);
-}
-ConvertedNvfp4<std::byte> part(const ConvertedNvfp4<std::byte>& all, std::size_t e, std::size_t experts) {
-  return {part(all.w13, e, experts), part(all.w13_sf, e, experts), part(all.w2, e, experts),
-          part(all.w2_sf, e, experts)};
-}
-ConvertedBf16<std::byte> part(const ConvertedBf16<std::byte>& all, std::size_t e, std::size_t experts) {
-  return {part(all.w13, e, experts), part(all.w2, e, experts)};
-}
-std::int64_t bytes_of(const ConvertedNvfp4<std::byte>& c) {
-  return std::ssize(c.w13) + std::ssize(c.w13_sf) + std::ssize(c.w2) + std::ssize(c.w2_sf);
-}
-std::int64_t bytes_of(const ConvertedBf16<std::byte>& c) { return std::ssize(c.w13) + std::ssize(c.w2); }
-
-// Rows of the finest cut: whole tiles of scales, whole groups of rows.
-constexpr std::int64_t cut_of(const LogicalNvfp4<const std::byte>& /*kind*/) { return 128; }
-constexpr std::int64_t cut_of(const LogicalBf16<const std::byte>& /*kind*/) { return 64; }
-
-// How one expert is cut into pieces of about equal size: w13 has two thirds of its bytes.
-struct Cuts {
-  std::int64_t w13 = 1;
-  std::int64_t w2 = 1;
-};
-Cuts cuts_of(std::int64_t expert_bytes, std::int64_t experts, int workers) {
-  constexpr std::int64_t most = std::int64_t{1} << 20;  // bytes: small beside a layer, large beside a task
-  constexpr std::int64_t least = std::int64_t{1} << 16;
-  constexpr std::int64_t per_worker = 8;  // so that who is done early finds more to do
-  const std::int64_t piece = std::clamp(expert_bytes * experts / (workers * per_worker), least, most);
-  return {std::max<std::int64_t>(1, expert_bytes * 2 / 3 / piece),
-          std::max<std::int64_t>(1, expert_bytes / 3 / piece)};
-}
-
-template <typename Logical, typename Converted>
-void convert_each(std::span<const Logical> from, std::int64_t hidden, std::int64_t intermediate,
-                  std::int64_t width, const Converted& to, const Workers& workers) {
-  const std::size_t experts = from.size();
-  if (experts == 0)
-    return check_sizes({{"the target of no experts", static_cast<std::size_t>(bytes_of(to)), 0}});
-  for (std::size_t e = 0; e < experts; ++e)
-    check_convert(from[e], part(to, e, experts), hidden, intermediate, width);
-  const std::int64_t cut = cut_of(from[0]);
-  const Cuts cuts = cuts_of(bytes_of(to) / std::ssize(from), std::ssize(from), workers.size());
-  const std::int64_t pieces = cuts.w13 + cuts.w2;
-  workers.for_each(experts * static_cast<std::size_t>(pieces), [&](std::size_t task, int) {
-    const std::size_t e = task / static_cast<std::size_t>(pieces);
-    const auto piece = static_cast<std::int64_t>(task % static_cast<std::size_t>(pieces));
-    const bool first = piece < cuts.w13;
-    const std::int64_t at = first ? piece : piece - cuts.w13;
-    const std::int64_t of = first ? cuts.w13 : cuts.w2;
-    const std::int64_t units = (first ? 2 * width : hidden) / cut;
-    convert_rows(from[e], part(to, e, experts), hidden, intermediate, width, first ? Gemm::w13 : Gemm::w2,
-                 {units * at / of * cut, units * (at + 1) / of * cut});
-  });
-}
-
-}  // namespace
-
-void convert_all(std::span<const LogicalNvfp4<const std::byte>> from, std::int64_t hidden,
-                 std::int64_t intermediate, std::int64_t width, const ConvertedNvfp4<std::byte>& to,
-                 const Workers& workers) {
-  convert_each(from, hidden, intermediate, width, to, workers);
-}
-
-void convert_all(std::span<const LogicalBf16<const std::byte>> from, std::int64_t hidden,
-                 std::int64_t intermediate, std::int64_t width, const ConvertedBf16<std::byte>& to,
-                 const Workers& workers) {
-  convert_each(from, hidden, intermediate, width, to, workers);
 }
 
 }  // namespace kerf::layout

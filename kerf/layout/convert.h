@@ -7,6 +7,7 @@
 #include <span>
 
 #include "kerf/base/threads.h"
+#include "kerf/tensor/source.h"
 
 namespace kerf::layout {
 
@@ -60,6 +61,20 @@ void convert_all(std::span<const LogicalNvfp4<const std::byte>> from, std::int64
 void convert_all(std::span<const LogicalBf16<const std::byte>> from, std::int64_t hidden,
                  std::int64_t intermediate, std::int64_t width, const ConvertedBf16<std::byte>& to,
                  const Workers& workers);
+
+// The same of experts that are not in memory: matrices as above, to be read. Each worker reads what one piece of
+// work needs into a buffer of its own, which its core's cache holds, and converts it from there. The sources'
+// errors.
+struct StoredNvfp4 {
+  tensor::Source gate, gate_sf, up, up_sf, down, down_sf;
+};
+struct StoredBf16 {
+  tensor::Source gate, up, down;
+};
+void convert_all(std::span<const StoredNvfp4> from, std::int64_t hidden, std::int64_t intermediate,
+                 std::int64_t width, const ConvertedNvfp4<std::byte>& to, const Workers& workers);
+void convert_all(std::span<const StoredBf16> from, std::int64_t hidden, std::int64_t intermediate,
+                 std::int64_t width, const ConvertedBf16<std::byte>& to, const Workers& workers);
 
 // Interleaves a [rows, columns] matrix of scale bytes (padding is written 0) and undoes it. `to` holds
 // roundup(rows, 128) * roundup(columns, 4) bytes for 128x4, roundup(rows, 8) * roundup(columns, 4) for 8x4.

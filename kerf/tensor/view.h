@@ -1,10 +1,12 @@
-// A tensor somebody else owns: dtype, shape and contiguous bytes, row-major.
+// A tensor in memory: dtype, shape and contiguous bytes, row-major. Somebody else owns them, unless they were read
+// for the view alone.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -44,6 +46,7 @@ struct TensorView {
   Dtype dtype = Dtype::u8;
   Shape shape;
   std::span<const std::byte> bytes;
+  std::shared_ptr<const void> owner = nullptr;  // keeps the bytes; null where somebody else does
 
   // The elements as T; the caller answers for the dtype. The pointer need not be aligned for files: read
   // those bytes.

@@ -10,8 +10,8 @@ namespace kerf::tools {
 
 namespace {
 
+using checkpoint::ExpertFiles;
 using checkpoint::ExpertKind;
-using checkpoint::ExpertViews;
 using checkpoint::Faults;
 using checkpoint::MoeLayer;
 
@@ -19,10 +19,9 @@ using checkpoint::MoeLayer;
 std::int64_t check_expert(const MoeLayer& layer, std::int64_t e, Faults& faults) {
   try {
     if (layer.kind() == ExpertKind::nvfp4) return layer.scan_block_scales(e, faults);
-    const ExpertViews views = layer.expert(e);
     layer.scan_values(e, faults);
-    return static_cast<std::int64_t>(views.gate.bytes.size() + views.up.bytes.size() +
-                                     views.down.bytes.size());
+    const ExpertFiles files = layer.expert_files(e);
+    return files.gate.source.bytes() + files.up.source.bytes() + files.down.source.bytes();
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::checkpoint && error.kind() != ErrorKind::unsupported) throw;
     faults.add("tensor that cannot be used", error.what());
@@ -39,7 +38,7 @@ std::int64_t check_extras(const MoeLayer& layer, Faults& faults) {
   for (const std::string_view name :
        {checkpoint::post_norm_name, checkpoint::selection_bias_name, checkpoint::gate_name,
         checkpoint::pre_proj_name, checkpoint::pre_norm_name, checkpoint::post_proj_name})
-    if (const auto view = layer.find(name)) bytes += static_cast<std::int64_t>(view->bytes.size());
+    if (const auto stored = layer.stored(name)) bytes += stored->source.bytes();
   return bytes;
 }
 
@@ -81,6 +80,7 @@ VerifyReport verify(const checkpoint::Checkpoint& checkpoint, const Workers& wor
     report.faults.merge(task.faults);
     report.bytes_checked += task.bytes;
   }
+  checkpoint.require_unchanged();
   return report;
 }
 

@@ -384,7 +384,7 @@ TEST(Layers, TheBlockAroundTheExperts) {
   };
   Onehot onehot;
   const std::string gate = onehot.layer_name("mlp.gate.weight");
-  const BlockViews plain = opened_block(onehot, false);
+  const BlockFiles plain = opened_block(onehot, false);
   EXPECT_EQ(plain.gate.dtype, tensor::Dtype::bf16);
   EXPECT_EQ(plain.gate.shape, (tensor::Shape{4, 256}));
   EXPECT_FALSE(plain.bias);
@@ -400,7 +400,7 @@ TEST(Layers, TheBlockAroundTheExperts) {
   onehot.at(onehot.layer_name("mlp.post_expert_proj.weight")) = filled(tensor::Dtype::bf16, {256, 256});
   onehot.add(0, onehot.layer_name("mlp.gate.e_score_correction_bias"), filled(tensor::Dtype::f32, {4}));
   onehot.at(gate) = filled(tensor::Dtype::f32, {4, 256});
-  const BlockViews pooled = opened_block(onehot, true);
+  const BlockFiles pooled = opened_block(onehot, true);
   EXPECT_EQ(pooled.gate.dtype, tensor::Dtype::f32);
   EXPECT_TRUE(pooled.bias);
   EXPECT_EQ(pooled.pre_norm.shape, (tensor::Shape{256}));

@@ -24,13 +24,23 @@ namespace {
 const std::vector<std::string> commands = {"inspect", "verify", "plan",  "decode", "run",
                                            "bench",   "tune",   "synth", "env"};
 
-// Stops a program that has the file mapped, cuts the file and lets the program go on; false where there is
-// none.
-bool truncate_while_mapped(const std::string& file) {
+// Whether a process has the file open.
+bool has_open(const std::filesystem::path& process, const std::string& file) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator item(process / "fd", error), end; !error && item != end;
+       item.increment(error)) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(item->path(), gone) == file) return true;
+  }
+  return false;
+}
+
+// Stops a program that has the file open, cuts the file and lets the program go on; false where there is none.
+bool truncate_while_open(const std::string& file) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string name = entry.path().filename().string();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    if (read_text(entry.path() / "maps").find(file) == std::string::npos) continue;
+    if (!has_open(entry.path(), file)) continue;
     const pid_t pid = std::stoi(name);
     kill(pid, SIGSTOP);
     std::filesystem::resize_file(file, 4096);
@@ -201,8 +211,8 @@ TEST(Program, NamesFromFilesDoNotSteerTheTerminal) {
   EXPECT_TRUE(contains(refused.err, "no\\x1B[31m\\xFF\xC3\xA9"));
 }
 
-// The file is cut off while the program is stopped with the file mapped.
-TEST(Program, AMappedFileThatBecomesShorterIsCodeThree) {
+// The file is cut off while the program is stopped with the file open.
+TEST(Program, AFileThatBecomesShorterIsCodeThree) {
   const TempDir dir;
   const std::string c = (dir.path() / "c").string();
   const std::vector<std::string> made = {"synth",    c,     "--model",        "tiny", "--experts",     "64",
@@ -216,14 +226,15 @@ TEST(Program, AMappedFileThatBecomesShorterIsCodeThree) {
     {
       std::atomic<bool> ended{false};
       const std::jthread cutter([&] {
-        while (!ended && !cut) cut = truncate_while_mapped(shard);
+        while (!ended && !cut) cut = truncate_while_open(shard);
       });
       ran = run_program({"verify", c}, {"KERF_THREADS=1"});
       ended = true;
     }
     if (!cut || ran.code == 0) continue;  // it was done before it could be stopped
     EXPECT_EQ(ran.code, 3) << ran.err;
-    EXPECT_TRUE(contains(ran.err, "a mapped file became shorter"));
+    EXPECT_TRUE(contains(ran.err, shard));
+    if (ran.err.find("while it was read") == std::string::npos) continue;  // it had only the header yet
     return;
   }
   FAIL() << "the program was never stopped in time";

@@ -305,7 +305,7 @@ TEST(Synth, TheModelsWidthIsItsOwn) {
   EXPECT_EQ(ckpt.config().model_hidden, 320);
   EXPECT_EQ(ckpt.config().hidden, 256);
   for (const std::int64_t l : {0, 1}) {
-    const checkpoint::BlockViews block = ckpt.layer(l).block(true);
+    const checkpoint::BlockFiles block = ckpt.layer(l).block(true);
     EXPECT_EQ(block.gate.dtype, tensor::Dtype::f32);
     EXPECT_EQ(block.gate.shape, (tensor::Shape{4, 320}));
     EXPECT_TRUE(block.bias);

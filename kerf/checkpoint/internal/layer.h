@@ -35,15 +35,16 @@ class Layer : public MoeLayer {
   [[nodiscard]] std::int64_t index() const final { return source_.index; }
   [[nodiscard]] ExpertKind kind() const final { return kind_; }
   [[nodiscard]] std::string_view dialect() const final { return source_.dialect->name; }
-  [[nodiscard]] bool copies() const final { return source_.dialect->transposed; }
+  [[nodiscard]] ExpertViews expert(std::int64_t e) const final;
   LayerScales scales(Faults& faults) const final;
   std::int64_t scan_block_scales(std::int64_t e, Faults& faults) const final;
   void scan_values(std::int64_t e, Faults& faults) const final;
   void scan_extras(Faults& faults) const final;
-  [[nodiscard]] BlockViews block(bool pool) const final;
+  [[nodiscard]] BlockFiles block(bool pool) const final;
   void check_block(Faults& faults) const final;
   void scan_block(Faults& faults) const final;
   [[nodiscard]] std::optional<tensor::TensorView> find(std::string_view suffix) const final;
+  [[nodiscard]] std::optional<tensor::StoredTensor> stored(std::string_view suffix) const final;
   [[nodiscard]] std::int64_t expert_bytes() const final;
   // Whether the layer has a norm after its experts, BF16 [H], and a selection bias, F32 or BF16 [E].
   // Error{checkpoint} where the tensor is something else.
@@ -105,7 +106,8 @@ class Layer : public MoeLayer {
   void scan_finite(const std::string& name, const Located& located, const std::string& kind,
                    Faults& faults) const;
   // The faults among the block scales [rows, blocks] of one projection, one by one.
-  void walk_block_scales(const tensor::TensorView& view, Projection p, std::int64_t e, Faults& faults) const;
+  void walk_block_scales(const tensor::StoredTensor& scales, Projection p, std::int64_t e,
+                         Faults& faults) const;
   // ", in <file>" as the end of a fault's place; empty where the tensor is not there.
   [[nodiscard]] std::string in_file(const Located* located) const;
 

@@ -1,9 +1,11 @@
 // All tensors of a checkpoint by name, over its shards. Built from headers alone: every shard's header and
-// size has been checked before the first shard is mapped. Immutable afterwards; entries stay where they are.
+// size has been checked before a tensor is read. Immutable afterwards; entries stay where they are. Every
+// shard stays open, so that what is read later is of the file whose header was read.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -29,7 +31,12 @@ class TensorTable {
 
   // Null where there is no such tensor.
   [[nodiscard]] const Located* find(std::string_view name) const;
-  [[nodiscard]] tensor::TensorView view(const Located& located) const;
+  // The tensor, not read yet.
+  [[nodiscard]] tensor::StoredTensor stored(const Located& located) const;
+  // The tensor, read: the view keeps it.
+  [[nodiscard]] tensor::TensorView view(const Located& located) const { return stored(located).read(); }
+  // Nothing, or which file is no longer what was opened.
+  [[nodiscard]] Verdict changed() const;
   [[nodiscard]] const std::string& file(const Located& located) const { return shards_.files[located.shard]; }
   // Every name that counts, in the order of shards and, inside a shard, of names.
   [[nodiscard]] const std::vector<std::string_view>& names() const { return names_; }
@@ -43,7 +50,7 @@ class TensorTable {
 
   ShardFiles shards_;
   std::vector<Header> headers_;
-  std::vector<MappedFile> maps_;
+  std::vector<std::shared_ptr<const DataFile>> opened_;
   std::unordered_map<std::string_view, Located> by_name_;
   std::vector<std::string_view> names_;
 };

@@ -1,0 +1,31 @@
+// The fuzzing targets on the seeds, in every build: what was once found stays found.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+#include "tests/fuzz/targets.h"
+
+namespace kerf::fuzz {
+namespace {
+
+// A target that lets out what it should not ends the process.
+TEST(Seeds, AreReadOrRefused) {
+  const std::filesystem::path seeds = KERF_FUZZ_SEEDS;
+  for (const Target& target : targets) {
+    int count = 0;
+    for (const auto& item : std::filesystem::directory_iterator(seeds / target.name)) {
+      std::ifstream file(item.path(), std::ios::binary);
+      const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
+      SCOPED_TRACE(item.path().string());
+      target.run({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()});
+      ++count;
+    }
+    EXPECT_GE(count, 4) << target.name;
+  }
+}
+
+}  // namespace
+}  // namespace kerf::fuzz
