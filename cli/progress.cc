@@ -38,8 +38,7 @@ void ProgressBar::update(std::int64_t done, std::int64_t total) {
   const std::string rate =
       rate_text(counts_ == Counts::bytes, done, total, std::chrono::duration<double>(now - start_).count());
   if (!terminal_) {
-    context_.log.info(
-        fmt::format("{}: {:.0f} %{}{}", what_, 100 * part, rate.empty() ? "" : ", ", rate));
+    context_.log.info(fmt::format("{}: {:.0f} %{}{}", what_, 100 * part, rate.empty() ? "" : ", ", rate));
     return;
   }
   const int filled = static_cast<int>(part * bar_width);

@@ -1,6 +1,6 @@
 // How far a long command is, on standard error: a bar on a terminal, otherwise a line now and then (ten
-// seconds apart), nothing with --quiet. Where what is counted is bytes, with their rate; with the time that is
-// left at the rate so far.
+// seconds apart), nothing with --quiet. Where what is counted is bytes, with their rate; with the time that
+// is left at the rate so far.
 #pragma once
 
 #include <chrono>

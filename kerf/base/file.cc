@@ -72,7 +72,8 @@ void read_exactly(const OpenedFile& file, const std::filesystem::path& path, std
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail(ErrorKind::checkpoint, "{}: cannot read it: {}", path.string(), os_reason(errno));
     if (n == 0)
-      fail(ErrorKind::checkpoint, "{}: ends at byte {} or before, wanted {} bytes: it became shorter while it was read",
+      fail(ErrorKind::checkpoint,
+           "{}: ends at byte {} or before, wanted {} bytes: it became shorter while it was read",
            path.string(), offset + static_cast<std::int64_t>(done),
            offset + static_cast<std::int64_t>(to.size()));
     done += static_cast<std::size_t>(n);

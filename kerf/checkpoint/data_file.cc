@@ -43,7 +43,8 @@ Verdict DataFile::changed() const {
     return because(ErrorKind::checkpoint, "{}: cannot read its size: {}", state_->path.string(),
                    os_reason(errno));
   if (now.st_size != opened.bytes)
-    return because(ErrorKind::checkpoint, "{}: {} bytes when it was opened, {} now: it changed while it was read",
+    return because(ErrorKind::checkpoint,
+                   "{}: {} bytes when it was opened, {} now: it changed while it was read",
                    state_->path.string(), opened.bytes, now.st_size);
   if (modified(now) != opened.modified)
     return because(ErrorKind::checkpoint, "{}: written to since it was opened: it changed while it was read",

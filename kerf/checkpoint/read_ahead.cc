@@ -11,8 +11,8 @@ namespace kerf::checkpoint {
 
 namespace {
 
-// Far enough for a disk with a deep queue, and to keep it busy while a layer is converted; a small part of any
-// machine's memory that such a checkpoint fits.
+// Far enough for a disk with a deep queue, and to keep it busy while a layer is converted; a small part of
+// any machine's memory that such a checkpoint fits.
 constexpr std::int64_t kWindow = std::int64_t{256} << 20;
 constexpr std::int64_t kRun = std::int64_t{8} << 20;   // asked for at once
 constexpr std::int64_t kGap = std::int64_t{64} << 10;  // of other tensors, cheaper to read than to leave out

@@ -1,6 +1,6 @@
-// Asks the system to fetch what will be read, in the order in which it lies in the files and some way ahead of
-// its reader. Experts are looked at one kind of tensor after the other and by several threads; a disk that is
-// asked for them like that seeks. Asked in the order of the file, it streams.
+// Asks the system to fetch what will be read, in the order in which it lies in the files and some way ahead
+// of its reader. Experts are looked at one kind of tensor after the other and by several threads; a disk that
+// is asked for them like that seeks. Asked in the order of the file, it streams.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ class ReadAhead {
   ReadAhead(ReadAhead&&) = delete;
   ReadAhead& operator=(ReadAhead&&) = delete;
 
-  // That many more bytes of them need not be waited for: asks for as many new ones. Any thread may call it; it
-  // waits no longer than the system takes to queue them.
+  // That many more bytes of them need not be waited for: asks for as many new ones. Any thread may call it;
+  // it waits no longer than the system takes to queue them.
   void advance(std::int64_t bytes);
 
  private:

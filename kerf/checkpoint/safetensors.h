@@ -17,7 +17,8 @@
 
 namespace kerf::checkpoint {
 
-// A file that is open for reading. It is never mapped: where another program cuts it short, reading is an error.
+// A file that is open for reading. It is never mapped: where another program cuts it short, reading is an
+// error.
 class DataFile final : public tensor::Reader {
  public:
   // Error{checkpoint}: not there, not a regular file (a symlink to one will do), no descriptor left.
@@ -33,8 +34,8 @@ class DataFile final : public tensor::Reader {
   // Error{checkpoint} that names the file: it ends before, or the system's reason.
   void read(std::int64_t offset, std::span<std::byte> to) const override;
   void will_need(std::int64_t offset, std::int64_t bytes) const noexcept override;
-  // Nothing, or how the file is no longer what was opened: another size, or written to since. Another file put
-  // in its place does not count: what is read is the one that was opened.
+  // Nothing, or how the file is no longer what was opened: another size, or written to since. Another file
+  // put in its place does not count: what is read is the one that was opened.
   [[nodiscard]] Verdict changed() const;
 
  private:

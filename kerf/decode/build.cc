@@ -48,12 +48,15 @@ struct Uploads {
 };
 
 // What part [first, end) of n experts' bytes is.
-std::span<std::byte> part_of(const tensor::Tensor& all, std::int64_t n, std::int64_t first, std::int64_t end) {
+std::span<std::byte> part_of(const tensor::Tensor& all, std::int64_t n, std::int64_t first,
+                             std::int64_t end) {
   const std::size_t each = all.bytes().size() / static_cast<std::size_t>(n);
-  return all.bytes().subspan(each * static_cast<std::size_t>(first), each * static_cast<std::size_t>(end - first));
+  return all.bytes().subspan(each * static_cast<std::size_t>(first),
+                             each * static_cast<std::size_t>(end - first));
 }
 
-// Experts [from + first, from + end) of the layer, of width `intermediate`, into experts [first, end) of `out`.
+// Experts [from + first, from + end) of the layer, of width `intermediate`, into experts [first, end) of
+// `out`.
 void convert_part(const checkpoint::MoeLayer& layer, std::int64_t intermediate, std::int64_t from,
                   const layout::Nvfp4Experts& out, std::int64_t first, std::int64_t end,
                   const Workers& workers) {
@@ -61,8 +64,8 @@ void convert_part(const checkpoint::MoeLayer& layer, std::int64_t intermediate, 
   experts.reserve(static_cast<std::size_t>(end - first));
   for (std::int64_t e = first; e < end; ++e) {
     const checkpoint::ExpertFiles f = layer.expert_files(from + e);
-    experts.push_back({f.gate.source, f.gate_sf.source, f.up.source, f.up_sf.source, f.down.source,
-                       f.down_sf.source});
+    experts.push_back(
+        {f.gate.source, f.gate_sf.source, f.up.source, f.up_sf.source, f.down.source, f.down_sf.source});
   }
   const auto part = [&](const tensor::Tensor& t) { return part_of(t, out.shape.experts, first, end); };
   layout::convert_all(experts, out.shape.hidden, intermediate, out.shape.intermediate,
@@ -83,12 +86,14 @@ void convert_part(const checkpoint::MoeLayer& layer, std::int64_t intermediate, 
                       layout::ConvertedBf16<std::byte>{part(out.w13), part(out.w2)}, workers);
 }
 
-// Experts [first, first + out.shape.experts) of the layer, a few at a time: after each few, `done` hears of them.
+// Experts [first, first + out.shape.experts) of the layer, a few at a time: after each few, `done` hears of
+// them.
 template <typename Experts>
-void convert(const checkpoint::MoeLayer& from, std::int64_t intermediate, std::int64_t first, const Experts& out,
-             const Workers& workers, FunctionRef<void(std::int64_t experts)> done) {
+void convert(const checkpoint::MoeLayer& from, std::int64_t intermediate, std::int64_t first,
+             const Experts& out, const Workers& workers, FunctionRef<void(std::int64_t experts)> done) {
   constexpr std::int64_t few_bytes = std::int64_t{256} << 20;
-  const std::int64_t few = std::max<std::int64_t>(1, few_bytes / std::max<std::int64_t>(1, from.expert_bytes()));
+  const std::int64_t few =
+      std::max<std::int64_t>(1, few_bytes / std::max<std::int64_t>(1, from.expert_bytes()));
   for (std::int64_t at = 0; at < out.shape.experts; at += few) {
     const std::int64_t end = std::min(at + few, out.shape.experts);
     convert_part(from, intermediate, first, out, at, end, workers);
@@ -243,7 +248,8 @@ std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions&
   const std::int64_t count = from.config().experts / rank.group.size();
   checkpoint::ReadAhead ahead(from, selected, count * rank.group.rank(), count);
   std::int64_t all_bytes = 0;
-  for (const std::int64_t index : selected) all_bytes += from.layer(index).expert_bytes() * from.config().experts;
+  for (const std::int64_t index : selected)
+    all_bytes += from.layer(index).expert_bytes() * from.config().experts;
   std::int64_t done_bytes = 0;  // all ranks are taken to be as far as this one
   if (options.progress) options.progress(0, all_bytes);
   std::vector<Layer> layers;
@@ -263,8 +269,8 @@ std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions&
     comm::agreed(rank.group, fmt::format("loading layer {}", selected[i]), [&] {
       // attempt: what is no Error gets the layer too.
       if (const Verdict v = attempt([&] {
-            layers.push_back(
-                build_layer(from, source, scales[i], options, rank, uploads ? &*uploads : nullptr, converted));
+            layers.push_back(build_layer(from, source, scales[i], options, rank,
+                                         uploads ? &*uploads : nullptr, converted));
             from.require_unchanged();
           }))
         fail(v->kind, "layer {}: {}", selected[i], v->text);

@@ -29,8 +29,8 @@
 
 namespace kerf::decode {
 
-// Called on rank 0 as work goes on: "loading" (in bytes of experts, all ranks'), "resharding", ...; how much is
-// done, and of how much.
+// Called on rank 0 as work goes on: "loading" (in bytes of experts, all ranks'), "resharding", ...; how much
+// is done, and of how much.
 using Progress = std::function<void(std::string_view stage, std::int64_t done, std::int64_t of)>;
 
 struct RuntimeOptions {

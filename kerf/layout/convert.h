@@ -62,9 +62,9 @@ void convert_all(std::span<const LogicalBf16<const std::byte>> from, std::int64_
                  std::int64_t intermediate, std::int64_t width, const ConvertedBf16<std::byte>& to,
                  const Workers& workers);
 
-// The same of experts that are not in memory: matrices as above, to be read. Each worker reads what one piece of
-// work needs into a buffer of its own, which its core's cache holds, and converts it from there. The sources'
-// errors.
+// The same of experts that are not in memory: matrices as above, to be read. Each worker reads what one piece
+// of work needs into a buffer of its own, which its core's cache holds, and converts it from there. The
+// sources' errors.
 struct StoredNvfp4 {
   tensor::Source gate, gate_sf, up, up_sf, down, down_sf;
 };

@@ -1,5 +1,5 @@
-// A tensor in memory: dtype, shape and contiguous bytes, row-major. Somebody else owns them, unless they were read
-// for the view alone.
+// A tensor in memory: dtype, shape and contiguous bytes, row-major. Somebody else owns them, unless they were
+// read for the view alone.
 #pragma once
 
 #include <array>

@@ -20,11 +20,11 @@
 namespace kerf::checkpoint {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using test::Onehot;
 using test::refusal;
 using test::TempDir;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 constexpr const char* kSecond = "model-00002-of-00002.safetensors";
 
@@ -129,8 +129,10 @@ TEST(ReadAhead, FetchesWhatWasNotAskedForYet) {
   const Checkpoint opened = Checkpoint::open(dir.path());
   const std::vector<std::int64_t> layers = {0, 1};
   ReadAhead ahead(opened, layers, 1, 2);
-  for (int i = 0; i < 100; ++i) ahead.advance(std::int64_t{1} << 30);  // past the end: nothing is left to ask for
-  for (std::int64_t e = 1; e < 3; ++e) EXPECT_EQ(opened.layer(1).expert(e).gate.bytes.size(), 2048U * 1024U * 2);
+  for (int i = 0; i < 100; ++i)
+    ahead.advance(std::int64_t{1} << 30);  // past the end: nothing is left to ask for
+  for (std::int64_t e = 1; e < 3; ++e)
+    EXPECT_EQ(opened.layer(1).expert(e).gate.bytes.size(), 2048U * 1024U * 2);
 }
 
 }  // namespace

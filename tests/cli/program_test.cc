@@ -35,7 +35,8 @@ bool has_open(const std::filesystem::path& process, const std::string& file) {
   return false;
 }
 
-// Stops a program that has the file open, cuts the file and lets the program go on; false where there is none.
+// Stops a program that has the file open, cuts the file and lets the program go on; false where there is
+// none.
 bool truncate_while_open(const std::string& file) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string name = entry.path().filename().string();

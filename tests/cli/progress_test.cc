@@ -21,9 +21,9 @@ TEST(Progress, RateAndTimeLeft) {
   EXPECT_EQ(rate_text(true, 8 * gib, 8 * gib, 2.5), "3.20 GiB/s");
   EXPECT_EQ(rate_text(false, 1, 4, 20.0), "1:00 left");
   EXPECT_EQ(rate_text(false, 4, 4, 20.0), "");
-  EXPECT_EQ(rate_text(true, 0, 8 * gib, 1.0), "");       // nothing is known yet
-  EXPECT_EQ(rate_text(true, gib, 8 * gib, 0.001), "");   // nor is it after a moment
-  EXPECT_EQ(rate_text(false, 1, 1'000'000, 1.0), "");    // eleven days: a guess
+  EXPECT_EQ(rate_text(true, 0, 8 * gib, 1.0), "");      // nothing is known yet
+  EXPECT_EQ(rate_text(true, gib, 8 * gib, 0.001), "");  // nor is it after a moment
+  EXPECT_EQ(rate_text(false, 1, 1'000'000, 1.0), "");   // eleven days: a guess
 }
 
 // What the program writes to a terminal.
@@ -54,13 +54,15 @@ std::string on_a_terminal(const std::vector<std::string>& arguments) {
 TEST(Progress, ABarOnATerminal) {
   const TempDir dir;
   const std::string c = (dir.path() / "c").string();
-  ASSERT_EQ(run_program({"synth", c, "--model", "qwen3-moe", "--experts", "16", "--hidden", "2048", "--intermediate",
-                         "1024", "--layers", "16", "--bf16-layers", "0", "--top-k", "2"})
+  ASSERT_EQ(run_program({"synth", c, "--model", "qwen3-moe", "--experts", "16", "--hidden", "2048",
+                         "--intermediate", "1024", "--layers", "16", "--bf16-layers", "0", "--top-k", "2"})
                 .code,
             0);
-  const std::string text = on_a_terminal({"decode", c, "--ranks", "2", "--mode", "ep", "--batch", "1", "--seconds", "0"});
+  const std::string text =
+      on_a_terminal({"decode", c, "--ranks", "2", "--mode", "ep", "--batch", "1", "--seconds", "0"});
   if (text == "no terminal") GTEST_SKIP() << text;
-  const std::regex bar(R"(\rloading \[#*\.*\] +[0-9]+ % [0-9]+\.[0-9][0-9] GiB/s(, [0-9]+:[0-9][0-9] left)?)");
+  const std::regex bar(
+      R"(\rloading \[#*\.*\] +[0-9]+ % [0-9]+\.[0-9][0-9] GiB/s(, [0-9]+:[0-9][0-9] left)?)");
   // A machine that loads this in less than the bar's first tenth of a second shows none.
   if (text.find("loading [") != std::string::npos) EXPECT_TRUE(std::regex_search(text, bar)) << text;
   EXPECT_NE(text.find("output SHA-256"), std::string::npos) << text;

@@ -1,6 +1,6 @@
-// What is fed with anything at all: each target takes bytes that somebody else made, hands them to the readers
-// as the files that they would be, and lets nothing out but what a caller may expect. libFuzzer's entry points
-// call these (NAME_fuzz.cc), and so do the tests, with the committed seeds.
+// What is fed with anything at all: each target takes bytes that somebody else made, hands them to the
+// readers as the files that they would be, and lets nothing out but what a caller may expect. libFuzzer's
+// entry points call these (NAME_fuzz.cc), and so do the tests, with the committed seeds.
 #pragma once
 
 #include <cstddef>

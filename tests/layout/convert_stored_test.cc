@@ -28,8 +28,8 @@ struct Case {
 };
 
 // Pieces of 256 KiB: the first shape has experts of one piece a GEMM, the others of several.
-const std::vector<Case> cases = {{3, 256, 128, 128},   {2, 1024, 512, 512},  {1, 4096, 1024, 1024}, {2, 1024, 176, 192},
-                                 {2, 2048, 80, 1024}, {1, 4096, 1008, 1024}};
+const std::vector<Case> cases = {{3, 256, 128, 128},  {2, 1024, 512, 512}, {1, 4096, 1024, 1024},
+                                 {2, 1024, 176, 192}, {2, 2048, 80, 1024}, {1, 4096, 1008, 1024}};
 
 TEST(ConvertStored, Nvfp4AsInMemory) {
   std::mt19937_64 random(1);
@@ -46,14 +46,17 @@ TEST(ConvertStored, Nvfp4AsInMemory) {
       memory.push_back({x[0], x[1], x[2], x[3], x[4], x[5]});
       files.push_back({stored(x[0]), stored(x[1]), stored(x[2]), stored(x[3]), stored(x[4]), stored(x[5])});
     }
-    const auto size = [&](std::int64_t per) { return static_cast<std::size_t>(c.experts * c.hidden * c.width / per); };
+    const auto size = [&](std::int64_t per) {
+      return static_cast<std::size_t>(c.experts * c.hidden * c.width / per);
+    };
     for (const int threads : {1, 3}) {
       std::array<Bytes, 4> wanted = {Bytes(size(1)), Bytes(size(8)), Bytes(size(2)), Bytes(size(16))};
       std::array<Bytes, 4> got = {Bytes(size(1), std::byte{0xEE}), Bytes(size(8), std::byte{0xEE}),
                                   Bytes(size(2), std::byte{0xEE}), Bytes(size(16), std::byte{0xEE})};
       convert_all(memory, c.hidden, c.intermediate, c.width, {wanted[0], wanted[1], wanted[2], wanted[3]},
                   Workers(threads));
-      convert_all(files, c.hidden, c.intermediate, c.width, {got[0], got[1], got[2], got[3]}, Workers(threads));
+      convert_all(files, c.hidden, c.intermediate, c.width, {got[0], got[1], got[2], got[3]},
+                  Workers(threads));
       // One whole expert at a time, which the other tests of this folder compare with the oracle.
       for (std::size_t e = 0; e < memory.size(); ++e) {
         const auto part = [&](Bytes& all) {
@@ -61,9 +64,11 @@ TEST(ConvertStored, Nvfp4AsInMemory) {
         };
         std::array<Bytes, 4> whole = {Bytes(part(wanted[0]).size()), Bytes(part(wanted[1]).size()),
                                       Bytes(part(wanted[2]).size()), Bytes(part(wanted[3]).size())};
-        convert_padded(memory[e], c.hidden, c.intermediate, c.width, {whole[0], whole[1], whole[2], whole[3]});
+        convert_padded(memory[e], c.hidden, c.intermediate, c.width,
+                       {whole[0], whole[1], whole[2], whole[3]});
         for (std::size_t t = 0; t < 4; ++t) {
-          EXPECT_TRUE(std::ranges::equal(part(wanted[t]), whole[t])) << c.hidden << " " << c.width << " " << t;
+          EXPECT_TRUE(std::ranges::equal(part(wanted[t]), whole[t]))
+              << c.hidden << " " << c.width << " " << t;
           EXPECT_TRUE(std::ranges::equal(part(got[t]), whole[t])) << c.hidden << " " << c.width << " " << t;
         }
       }
@@ -108,15 +113,20 @@ class Failing final : public tensor::Reader {
 };
 
 TEST(ConvertStored, WhatCannotBeReadIsTheReadersError) {
-  const auto source = [&](std::int64_t bytes) { return tensor::Source(std::make_shared<Failing>(), 0, bytes); };
-  const StoredNvfp4 expert{source(16384), source(2048), source(16384), source(2048), source(16384), source(2048)};
+  const auto source = [&](std::int64_t bytes) {
+    return tensor::Source(std::make_shared<Failing>(), 0, bytes);
+  };
+  const StoredNvfp4 expert{source(16384), source(2048),  source(16384),
+                           source(2048),  source(16384), source(2048)};
   Bytes w13(32768);
   Bytes w13_sf(4096);
   Bytes w2(16384);
   Bytes w2_sf(2048);
-  EXPECT_THROW(convert_all(std::span(&expert, 1), 256, 128, 128, {w13, w13_sf, w2, w2_sf}, Workers(2)), Error);
+  EXPECT_THROW(convert_all(std::span(&expert, 1), 256, 128, 128, {w13, w13_sf, w2, w2_sf}, Workers(2)),
+               Error);
   // Sizes are checked before anything is read.
-  const StoredNvfp4 small{source(16383), source(2048), source(16384), source(2048), source(16384), source(2048)};
+  const StoredNvfp4 small{source(16383), source(2048),  source(16384),
+                          source(2048),  source(16384), source(2048)};
   try {
     convert_all(std::span(&small, 1), 256, 128, 128, {w13, w13_sf, w2, w2_sf}, Workers(2));
     FAIL();
