@@ -30,6 +30,7 @@
 #include "bench/measure.h"
 #include "kerf/base/file.h"
 #include "kerf/checkpoint/checkpoint.h"
+#include "kerf/checkpoint/safetensors.h"
 #include "kerf/comm/local.h"
 #include "kerf/decode/build.h"
 #include "kerf/layout/convert.h"

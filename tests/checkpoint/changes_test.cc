@@ -124,6 +124,7 @@ TEST(ReadAhead, FetchesWhatWasNotAskedForYet) {
   o.hidden = 2048;
   o.intermediate = 1024;
   o.layers = 2;
+  o.top_k = 2;
   o.bf16_layers = {1};
   tools::synth(dir.path(), o, Workers(1));
   const Checkpoint opened = Checkpoint::open(dir.path());
