@@ -70,6 +70,8 @@ class MoeLayer {
   // The same, read: expert_bytes() of memory, until the last of the views is gone. Error{checkpoint} where a
   // file has become shorter.
   [[nodiscard]] virtual ExpertViews expert(std::int64_t e) const = 0;
+  // Whether experts are turned in memory when they are read, all of a matrix at once.
+  [[nodiscard]] virtual bool copies() const = 0;
   // All global scales; faults (missing, zero, negative, not finite, reciprocal not finite) are added to
   // `faults` with layer, tensor, expert, "n of E" and value. NVFP4 layers only.
   virtual LayerScales scales(Faults& faults) const = 0;

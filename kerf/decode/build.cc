@@ -87,13 +87,14 @@ void convert_part(const checkpoint::MoeLayer& layer, std::int64_t intermediate, 
 }
 
 // Experts [first, first + out.shape.experts) of the layer, a few at a time: after each few, `done` hears of
-// them.
+// them. Those that are turned in memory first: one a worker.
 template <typename Experts>
 void convert(const checkpoint::MoeLayer& from, std::int64_t intermediate, std::int64_t first,
              const Experts& out, const Workers& workers, FunctionRef<void(std::int64_t experts)> done) {
   constexpr std::int64_t few_bytes = std::int64_t{256} << 20;
   const std::int64_t few =
-      std::max<std::int64_t>(1, few_bytes / std::max<std::int64_t>(1, from.expert_bytes()));
+      from.copies() ? workers.size()
+                    : std::max<std::int64_t>(1, few_bytes / std::max<std::int64_t>(1, from.expert_bytes()));
   for (std::int64_t at = 0; at < out.shape.experts; at += few) {
     const std::int64_t end = std::min(at + few, out.shape.experts);
     convert_part(from, intermediate, first, out, at, end, workers);

@@ -35,6 +35,7 @@ class Layer : public MoeLayer {
   [[nodiscard]] std::int64_t index() const final { return source_.index; }
   [[nodiscard]] ExpertKind kind() const final { return kind_; }
   [[nodiscard]] std::string_view dialect() const final { return source_.dialect->name; }
+  [[nodiscard]] bool copies() const final { return source_.dialect->transposed; }
   [[nodiscard]] ExpertViews expert(std::int64_t e) const final;
   LayerScales scales(Faults& faults) const final;
   std::int64_t scan_block_scales(std::int64_t e, Faults& faults) const final;
