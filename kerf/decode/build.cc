@@ -1,6 +1,7 @@
 #include "kerf/decode/build.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <span>
 
@@ -55,18 +56,32 @@ std::span<std::byte> part_of(const tensor::Tensor& all, std::int64_t n, std::int
                              each * static_cast<std::size_t>(end - first));
 }
 
+// Experts [first, end) of the layer. Those that are turned in memory when they are read first are so here,
+// each by a worker: of those who convert an expert together, all but one would wait.
+std::vector<checkpoint::ExpertFiles> files_of(const checkpoint::MoeLayer& layer, std::int64_t first,
+                                              std::int64_t end, const Workers& workers) {
+  std::vector<checkpoint::ExpertFiles> out;
+  for (std::int64_t e = first; e < end; ++e) out.push_back(layer.expert_files(e));
+  if (!layer.copies()) return out;
+  for_each_expert(workers, end - first, [&](std::int64_t e) {
+    const checkpoint::ExpertFiles& f = out[static_cast<std::size_t>(e)];
+    for (const auto* t : {&f.gate, &f.gate_sf, &f.up, &f.up_sf, &f.down, &f.down_sf}) {
+      std::array<std::byte, 1> some{};
+      if (t->source.bytes() > 0) t->source.read(0, some);
+    }
+  });
+  return out;
+}
+
 // Experts [from + first, from + end) of the layer, of width `intermediate`, into experts [first, end) of
 // `out`.
 void convert_part(const checkpoint::MoeLayer& layer, std::int64_t intermediate, std::int64_t from,
                   const layout::Nvfp4Experts& out, std::int64_t first, std::int64_t end,
                   const Workers& workers) {
   std::vector<layout::StoredNvfp4> experts;
-  experts.reserve(static_cast<std::size_t>(end - first));
-  for (std::int64_t e = first; e < end; ++e) {
-    const checkpoint::ExpertFiles f = layer.expert_files(from + e);
+  for (const checkpoint::ExpertFiles& f : files_of(layer, from + first, from + end, workers))
     experts.push_back(
         {f.gate.source, f.gate_sf.source, f.up.source, f.up_sf.source, f.down.source, f.down_sf.source});
-  }
   const auto part = [&](const tensor::Tensor& t) { return part_of(t, out.shape.experts, first, end); };
   layout::convert_all(experts, out.shape.hidden, intermediate, out.shape.intermediate,
                       {part(out.w13), part(out.w13_sf), part(out.w2), part(out.w2_sf)}, workers);
@@ -76,11 +91,8 @@ void convert_part(const checkpoint::MoeLayer& layer, std::int64_t intermediate, 
                   const layout::Bf16Experts& out, std::int64_t first, std::int64_t end,
                   const Workers& workers) {
   std::vector<layout::StoredBf16> experts;
-  experts.reserve(static_cast<std::size_t>(end - first));
-  for (std::int64_t e = first; e < end; ++e) {
-    const checkpoint::ExpertFiles f = layer.expert_files(from + e);
+  for (const checkpoint::ExpertFiles& f : files_of(layer, from + first, from + end, workers))
     experts.push_back({f.gate.source, f.up.source, f.down.source});
-  }
   const auto part = [&](const tensor::Tensor& t) { return part_of(t, out.shape.experts, first, end); };
   layout::convert_all(experts, out.shape.hidden, intermediate, out.shape.intermediate,
                       layout::ConvertedBf16<std::byte>{part(out.w13), part(out.w2)}, workers);
