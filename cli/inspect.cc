@@ -260,6 +260,7 @@ void run(const Options& o, Context& context) {
   }
   checkpoint::Faults faults;
   Json r = report(ckpt, blocks, faults);
+  ckpt.require_unchanged();
   if (!o.plot.empty()) {
     tools::write_svg(o.plot, tools::scale_chart(ckpt.directory().string(), blocks));
     r["plot"] = o.plot;

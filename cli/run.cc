@@ -96,6 +96,7 @@ void run(const Options& o, Context& context) {
   const auto file = checkpoint::SafetensorsFile::open(o.in);
   const decode::LayerInputs inputs =
       decode::read_layer_inputs(file, o.in, {config.experts, config.hidden, config.top_k});
+  require(file.changed());
   if (!inputs.ignored.empty())
     context.log.info(fmt::format("{}: not used: {}", o.in, fmt::join(inputs.ignored, ", ")));
 
