@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "kerf/base/file.h"
@@ -33,7 +34,11 @@ void DataFile::read(std::int64_t offset, std::span<std::byte> to) const {
 }
 
 void DataFile::will_need(std::int64_t offset, std::int64_t bytes) const noexcept {
-  (void)::posix_fadvise(state_->file.descriptor.get(), offset, bytes, POSIX_FADV_WILLNEED);
+  // Linux fetches no more for one call than the device takes in one request or its read-ahead is long.
+  constexpr std::int64_t most = std::int64_t{1} << 18;
+  for (std::int64_t at = 0; at < bytes; at += most)
+    (void)::posix_fadvise(state_->file.descriptor.get(), offset + at, std::min(most, bytes - at),
+                          POSIX_FADV_WILLNEED);
 }
 
 Verdict DataFile::changed() const {
