@@ -182,9 +182,9 @@ TEST(MadeCases, FaultsOfTurnedStacksAreToldByRowAndBlock) {
   const Checkpoint ckpt = Checkpoint::open(dir.path());
   for (std::int64_t e = 0; e < 4; ++e) {
     EXPECT_EQ(ckpt.layer(0).scan_block_scales(e, faults), 3 * 128 * 64 / 16);
-    std::size_t stored = 0;
-    for (const auto& run : ckpt.layer(0).stored_block_scales(e)) stored += run.size();
-    EXPECT_EQ(stored, 3U * 128 * 64 / 16);
+    std::int64_t stored = 0;
+    for (const auto& run : ckpt.layer(0).stored_block_scales(e)) stored += run.bytes();
+    EXPECT_EQ(stored, 3 * 128 * 64 / 16);
   }
   ASSERT_THAT(faults.groups(), testing::SizeIs(1));
   EXPECT_EQ(faults.groups()[0].kind, "NaN block scale");
