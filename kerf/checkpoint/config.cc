@@ -155,11 +155,10 @@ void apply(internal::Quantisation quantisation, ModelConfig& config) {
 
 }  // namespace
 
-ModelConfig read_model_config(const std::filesystem::path& path) {
-  std::error_code ignored;
-  const std::filesystem::path file =
-      std::filesystem::is_directory(path, ignored) ? path / "config.json" : path;
-  const json top = parse_json(read_text(file, most_config_bytes), file.string());
+namespace {
+
+ModelConfig model_config_of(const std::string& text, const std::filesystem::path& file) {
+  const json top = parse_json(text, file.string());
   const Keys keys(file.string(), top);
 
   ModelConfig out;
@@ -202,13 +201,34 @@ ModelConfig read_model_config(const std::filesystem::path& path) {
   return out;
 }
 
-ModelConfig read_config(const std::filesystem::path& directory) {
-  ModelConfig out = read_model_config(directory / "config.json");
+}  // namespace
+
+ModelConfig read_model_config(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const std::filesystem::path file =
+      std::filesystem::is_directory(path, ignored) ? path / "config.json" : path;
+  return model_config_of(read_text(file, most_config_bytes), file);
+}
+
+ConfigTexts read_config_texts(const std::filesystem::path& directory) {
+  ConfigTexts out{read_text(directory / "config.json", most_config_bytes), std::nullopt};
   const std::filesystem::path file = directory / "hf_quant_config.json";
   std::error_code ignored;
   // A link to nowhere counts as a file: reading it then fails with its name.
-  if (!std::filesystem::exists(std::filesystem::symlink_status(file, ignored))) return out;
-  const json top = parse_json(read_text(file, most_config_bytes), file.string());
+  if (std::filesystem::exists(std::filesystem::symlink_status(file, ignored)))
+    out.quant = read_text(file, most_config_bytes);
+  return out;
+}
+
+ModelConfig read_config(const std::filesystem::path& directory) {
+  return config_of(read_config_texts(directory), directory);
+}
+
+ModelConfig config_of(const ConfigTexts& texts, const std::filesystem::path& directory) {
+  ModelConfig out = model_config_of(texts.config, directory / "config.json");
+  if (!texts.quant) return out;
+  const std::filesystem::path file = directory / "hf_quant_config.json";
+  const json top = parse_json(*texts.quant, file.string());
   const Keys keys(file.string(), top);
   const json* inner = keys.find("quantization");
   if (inner == nullptr) fail(ErrorKind::checkpoint, "{}: no quantization, wanted an object", file.string());

@@ -99,6 +99,15 @@ struct ModelConfig {
 // algorithm), naming it and its value.
 ModelConfig read_config(const std::filesystem::path& directory);
 
+// The two files as they are, for who keeps them beside something that was made of the model.
+struct ConfigTexts {
+  std::string config;                // config.json
+  std::optional<std::string> quant;  // hf_quant_config.json, where there is one
+};
+ConfigTexts read_config_texts(const std::filesystem::path& directory);
+// read_config() of them; `directory` is for messages.
+ModelConfig config_of(const ConfigTexts& texts, const std::filesystem::path& directory);
+
 // The same from a config.json alone (`kerf plan` without weights): `path` is the file or its directory.
 ModelConfig read_model_config(const std::filesystem::path& path);
 

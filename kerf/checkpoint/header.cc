@@ -50,6 +50,10 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool string(string_t& value) override {
+    if (at_ == At::metadata && depth_ == 1) {
+      header_.metadata.emplace(field_, value);
+      return true;
+    }
     if (at_ != At::entry || field_ != "dtype") return scalar(fmt::format("the string '{}'", shown(value)));
     dtype_ = tensor::dtype_named(value);
     if (!dtype_) refuse("unknown dtype '{}'", shown(value));
@@ -68,6 +72,8 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
         refuse("unknown field '{}', wanted dtype, shape, data_offsets", shown(value));
       bool& seen = fields_seen_[static_cast<std::size_t>(known - kFields.begin())];
       if (std::exchange(seen, true)) refuse("field '{}' comes twice", field_);
+    } else if (at_ == At::metadata && depth_ == 1) {
+      field_ = value;
     }
     return true;
   }
@@ -253,6 +259,7 @@ Header read_header(const DataFile& opened) {
   Header header;
   header.file_bytes = opened.bytes();
   const std::int64_t data_begin = kLengthBytes + header_bytes;
+  header.data_begin = data_begin;
   HeaderReader reader(file, data_begin, header);
   nlohmann::json::sax_parse(text, &reader);
   check_ranges(file, data_begin, header);

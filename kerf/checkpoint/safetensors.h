@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kerf/base/error.h"
@@ -58,6 +59,8 @@ struct TensorEntry {
 // `stray_bytes` (a note, not a fault).
 struct Header {
   std::map<std::string, TensorEntry, std::less<>> tensors;
+  std::map<std::string, std::string, std::less<>> metadata;  // __metadata__'s strings; the first where a key comes twice
+  std::int64_t data_begin = 0;                               // bytes in front of the tensors
   std::int64_t file_bytes = 0;
   std::int64_t stray_bytes = 0;
 };
@@ -96,13 +99,17 @@ class SafetensorsWriter {
  public:
   // Writes the header. Errors of check_writable(); Error{usage} where the file cannot be written (also from
   // append and finish): the path is the caller's.
-  SafetensorsWriter(const std::filesystem::path& path, std::span<const NamedShape> tensors);
+  // `metadata`: what __metadata__ says besides the format.
+  SafetensorsWriter(const std::filesystem::path& path, std::span<const NamedShape> tensors,
+                    std::span<const std::pair<std::string, std::string>> metadata = {});
   ~SafetensorsWriter();  // removes the temporary unless finish() was called
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
   SafetensorsWriter(SafetensorsWriter&&) = delete;
   SafetensorsWriter& operator=(SafetensorsWriter&&) = delete;
 
+  // What stands in front of the tensors.
+  [[nodiscard]] std::span<const std::byte> header() const;
   void append(std::span<const std::byte> bytes);
   // Error{bug} unless exactly the promised bytes came.
   void finish();

@@ -18,13 +18,17 @@ std::string quoted(const std::string& name) {
   try {
     return nlohmann::json(name).dump();
   } catch (const nlohmann::json::exception&) {
-    fail(ErrorKind::bug, "a tensor's name is not valid UTF-8");
+    fail(ErrorKind::bug, "a name or a value in a header is not valid UTF-8");
   }
 }
 
 // The JSON text, padded with spaces so that the data begins at a multiple of 8.
-std::string header_text(std::span<const NamedShape> tensors, std::int64_t& data_bytes) {
-  std::string text = R"({"__metadata__": {"format": "pt"})";
+std::string header_text(std::span<const NamedShape> tensors,
+                        std::span<const std::pair<std::string, std::string>> metadata,
+                        std::int64_t& data_bytes) {
+  std::string text = R"({"__metadata__": {"format": "pt")";
+  for (const auto& [key, value] : metadata) text += fmt::format(", {}: {}", quoted(key), quoted(value));
+  text += '}';
   std::set<std::string_view> names = {"__metadata__"};
   for (const NamedShape& tensor : tensors) {
     if (!names.insert(tensor.name).second)
@@ -45,16 +49,23 @@ std::string header_text(std::span<const NamedShape> tensors, std::int64_t& data_
 struct SafetensorsWriter::State {
   explicit State(const std::filesystem::path& path) : file(path) {}
   AtomicFile file;
+  std::vector<std::byte> header;
   std::int64_t promised = 0;
   std::int64_t appended = 0;
 };
 
-SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::span<const NamedShape> tensors)
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::span<const NamedShape> tensors,
+                                     std::span<const std::pair<std::string, std::string>> metadata)
     : state_(std::make_unique<State>(path)) {
-  const std::string text = header_text(tensors, state_->promised);
-  state_->file.append(std::bit_cast<std::array<std::byte, 8>>(std::uint64_t{text.size()}));
-  state_->file.append(std::as_bytes(std::span(text)));
+  const std::string text = header_text(tensors, metadata, state_->promised);
+  const auto length = std::bit_cast<std::array<std::byte, 8>>(std::uint64_t{text.size()});
+  const auto bytes = std::as_bytes(std::span(text));
+  state_->header.assign(length.begin(), length.end());
+  state_->header.insert(state_->header.end(), bytes.begin(), bytes.end());
+  state_->file.append(state_->header);
 }
+
+std::span<const std::byte> SafetensorsWriter::header() const { return state_->header; }
 
 SafetensorsWriter::~SafetensorsWriter() = default;
 

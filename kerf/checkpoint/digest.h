@@ -1,0 +1,55 @@
+// Digests by which damage to written tensors is found: XXH3, 128 bits. They tell accidents from sound bytes;
+// they are no defence against somebody who wants to be believed.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kerf/base/threads.h"
+#include "kerf/tensor/view.h"
+
+namespace kerf::checkpoint {
+
+using Digest = std::array<std::byte, 16>;  // in XXH3's canonical order: the same on every machine
+
+Digest digest_of(std::span<const std::byte> bytes);
+// 32 hexadecimal digits.
+std::string text_of(const Digest& digest);
+
+// A tensor is digested in pieces, so that several workers can, and so that whoever reads some of its experts
+// need not read the others: in a tensor of three or more dimensions each index of the first one is a part of its
+// own, if it has `least` bytes; a part is cut every `most` bytes. The tensor's digest is that of its pieces'
+// digests in a row.
+class Pieces {
+ public:
+  static constexpr std::int64_t most = std::int64_t{1} << 20;
+  static constexpr std::int64_t least = 64;
+
+  Pieces(tensor::Dtype dtype, const tensor::Shape& shape);
+
+  [[nodiscard]] std::int64_t parts() const { return parts_; }
+  [[nodiscard]] std::int64_t part_bytes() const { return part_bytes_; }
+  [[nodiscard]] std::int64_t per_part() const { return per_part_; }
+  [[nodiscard]] std::int64_t count() const { return parts_ * per_part_; }
+  // Piece i: where it begins in the tensor, and its length.
+  struct Range {
+    std::int64_t begin = 0;
+    std::int64_t bytes = 0;
+  };
+  [[nodiscard]] Range range(std::int64_t i) const;
+
+ private:
+  std::int64_t parts_ = 0;
+  std::int64_t part_bytes_ = 0;
+  std::int64_t per_part_ = 0;
+};
+
+// The digest of a whole tensor whose bytes are at hand.
+Digest digest_of(const tensor::TensorView& view, const Workers& workers);
+Digest digest_of(std::span<const Digest> pieces);
+
+}  // namespace kerf::checkpoint

@@ -1,0 +1,90 @@
+// What an export says of itself. An export is a directory of files, one a rank, that hold the rank's experts in
+// the converted layout, what a decode needs beside them, and these facts; docs/formats.md has the format.
+// This folder knows names, bytes and digests of such files, and nothing of the layout itself.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kerf/checkpoint/checkpoint.h"
+#include "kerf/checkpoint/config.h"
+#include "kerf/tensor/view.h"
+
+namespace kerf::checkpoint {
+
+// Of the files: counted up with every change that an older reader would misread.
+inline constexpr std::int64_t export_format = 1;
+// Of the bytes of experts in them.
+inline constexpr std::string_view export_layout = "trtllm-gen-1";
+
+// Tensors of a layer, below its prefix; {} is one of the names of layout::Nvfp4Experts or Bf16Experts.
+inline constexpr std::string_view exported_experts = "mlp.experts.";         // w13, w13_sf, w2, w2_sf
+inline constexpr std::string_view exported_ws2 = "mlp.experts.weight_scale_2";    // F32 [3, E]: gate, up, down
+inline constexpr std::string_view exported_inputs = "mlp.experts.input_scale";    // F32 [3, E]
+// Tensors of a file.
+inline constexpr std::string_view exported_digests = "kerf.digests";  // U8 [1 + tensors before it, 16]
+inline constexpr std::string_view exported_ranks = "kerf.ranks";      // U8 [ranks, 16]
+
+// How the ranks hold the experts: ep rows of tp ranks. tp 1: whole experts, E / ranks each. tp > 1: NVFP4
+// experts as slices, E / ep of them a rank; BF16 experts whole all the same.
+struct ExportPlacement {
+  std::int64_t ranks = 1;
+  std::int64_t ep = 1;
+  std::int64_t tp = 1;
+
+  friend bool operator==(const ExportPlacement&, const ExportPlacement&) = default;
+};
+
+struct ExportedLayer {
+  std::int64_t index = 0;
+  ExpertKind kind = ExpertKind::nvfp4;
+  std::string prefix;           // of its tensors, here and in the source: "model.layers.0."
+  bool fused = false;           // the source named its experts so; else one by one
+  bool has_inputs = false;      // input scales; else weight-only
+  // Dimensions of the source's tensors of scales, by their names below mlp.experts. (fused), or "weight_scale_2"
+  // and "input_scale" alone.
+  std::map<std::string, tensor::Shape> scale_shapes;
+
+  friend bool operator==(const ExportedLayer&, const ExportedLayer&) = default;
+};
+
+struct ExportFacts {
+  std::int64_t format = export_format;
+  std::string layout = std::string(export_layout);
+  std::string writer;  // kerf's version
+  ExportPlacement placement;
+  std::int64_t rank = 0;
+  std::int64_t width = 0;       // I of NVFP4 experts before they are cut, padding included
+  std::int64_t bf16_width = 0;  // of BF16 experts
+  bool uneven = false;          // what was done about a width that did not fit
+  bool pad = false;
+  ConfigTexts configs;
+  std::string source;         // the source's directory
+  std::string source_digest;  // what decode/source_digest.h says of it
+  std::vector<ExportedLayer> layers;  // ascending
+
+  [[nodiscard]] std::string to_json() const;
+  // Error{checkpoint} that names `file` for what is not such a text, or says a format or layout that this kerf
+  // does not read: with both versions.
+  static ExportFacts from_json(const std::string& text, const std::string& file);
+};
+
+// "kerf-rank-00001-of-00004.safetensors"
+std::string export_file_name(std::int64_t rank, std::int64_t ranks);
+struct ExportFileName {
+  std::int64_t rank = 0;
+  std::int64_t ranks = 0;
+};
+// Nothing for another name.
+std::optional<ExportFileName> parse_export_file_name(std::string_view name);
+
+// How many ranks' files a directory has, 0 where it is no export. Error{checkpoint} where there are files of
+// exports for several numbers of ranks, or a rank's is missing.
+std::int64_t exported_ranks_in(const std::filesystem::path& directory);
+
+}  // namespace kerf::checkpoint

@@ -1,0 +1,190 @@
+#include "kerf/checkpoint/export_file.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "kerf/base/file.h"
+#include "kerf/base/format.h"
+
+namespace kerf::checkpoint {
+
+namespace {
+
+constexpr const char* kFactsKey = "kerf_export";
+
+std::vector<NamedShape> with_tables(std::vector<NamedShape> tensors, std::int64_t ranks) {
+  const auto rows = static_cast<std::int64_t>(tensors.size()) + 1;
+  tensors.push_back({std::string(exported_digests), tensor::Dtype::u8, {rows, 16}});
+  tensors.push_back({std::string(exported_ranks), tensor::Dtype::u8, {ranks, 16}});
+  return tensors;
+}
+
+}  // namespace
+
+struct ExportFile::State {
+  std::filesystem::path path;
+  Header header;
+  ExportFacts facts;
+  OpenedFile file;
+  std::unordered_map<std::string_view, Digest> digests;  // by the header's names
+  std::vector<Digest> ranks;
+
+  [[nodiscard]] std::vector<Digest> table(std::string_view name, std::int64_t rows) const {
+    const auto found = header.tensors.find(name);
+    const tensor::Shape wanted{rows, 16};
+    if (found == header.tensors.end() || found->second.dtype != tensor::Dtype::u8 || found->second.shape != wanted)
+      fail(ErrorKind::checkpoint, "{}: got {}, wanted {} U8 {}", path.string(),
+           found == header.tensors.end() ? fmt::format("no {}", name)
+                                         : fmt::format("{} {} {}", name, tensor::name(found->second.dtype),
+                                                       found->second.shape.text()),
+           name, wanted.text());
+    std::vector<Digest> out(static_cast<std::size_t>(rows));
+    read_exactly(file, path, found->second.begin, std::as_writable_bytes(std::span(out)));
+    return out;
+  }
+
+  // The header's bytes and the list of digests must be what the writer wrote.
+  void check_tables() {
+    std::vector<std::pair<std::int64_t, std::string_view>> order;
+    for (const auto& [name, entry] : header.tensors)
+      if (name != exported_digests && name != exported_ranks) order.emplace_back(entry.begin, name);
+    std::sort(order.begin(), order.end());
+    const std::vector<Digest> own = table(exported_digests, static_cast<std::int64_t>(order.size()) + 1);
+    std::vector<std::byte> head(static_cast<std::size_t>(header.data_begin));
+    read_exactly(file, path, 0, head);
+    if (const Digest got = digest_of(head); got != own.front())
+      fail(ErrorKind::checkpoint, "{}: damaged: the digest of its header is {}, wanted {}", path.string(),
+           text_of(got), text_of(own.front()));
+    for (std::size_t i = 0; i < order.size(); ++i) digests.emplace(order[i].second, own[i + 1]);
+    ranks = table(exported_ranks, facts.placement.ranks);
+    const Digest whole = digest_of(std::span<const Digest>(own));
+    if (const Digest& listed = ranks[static_cast<std::size_t>(facts.rank)]; listed != whole)
+      fail(ErrorKind::checkpoint, "{}: damaged: the digest of its digests is {}, wanted {}", path.string(),
+           text_of(whole), text_of(listed));
+  }
+};
+
+ExportFile ExportFile::open(const std::filesystem::path& path) {
+  const auto state = std::make_shared<State>();
+  state->path = path;
+  state->header = read_header(path);
+  const auto facts = state->header.metadata.find(kFactsKey);
+  if (facts == state->header.metadata.end())
+    fail(ErrorKind::checkpoint, "{}: its header does not say '{}': not a file of an export, or damaged", path.string(),
+         kFactsKey);
+  state->facts = ExportFacts::from_json(facts->second, path.string());
+  state->file = open_regular(path);
+  if (state->file.bytes != state->header.file_bytes)
+    fail(ErrorKind::checkpoint, "{}: {} bytes when its header was read, {} now", path.string(),
+         state->header.file_bytes, state->file.bytes);
+  if (state->header.stray_bytes != 0)
+    fail(ErrorKind::checkpoint, "{}: {} bytes that belong to no tensor, wanted none", path.string(),
+         state->header.stray_bytes);
+  state->check_tables();
+  ExportFile out;
+  out.state_ = state;
+  return out;
+}
+
+const std::filesystem::path& ExportFile::path() const { return state_->path; }
+const ExportFacts& ExportFile::facts() const { return state_->facts; }
+const Header& ExportFile::header() const { return state_->header; }
+std::span<const Digest> ExportFile::ranks() const { return state_->ranks; }
+Digest ExportFile::id() const { return digest_of(std::span<const Digest>(state_->ranks)); }
+
+bool ExportFile::has(std::string_view name) const { return state_->header.tensors.contains(name); }
+
+const TensorEntry& ExportFile::entry(std::string_view name) const {
+  const auto found = state_->header.tensors.find(name);
+  if (found == state_->header.tensors.end())
+    fail(ErrorKind::checkpoint, "{}: no tensor '{}' in it", state_->path.string(), shown(name));
+  return found->second;
+}
+
+void ExportFile::check(std::string_view name, const Digest& got) const {
+  const auto wanted = state_->digests.find(name);
+  if (wanted == state_->digests.end())
+    fail(ErrorKind::checkpoint, "{}: no digest of a tensor '{}' in it", state_->path.string(), shown(name));
+  if (wanted->second != got)
+    fail(ErrorKind::checkpoint, "{}: damaged: the digest of {} is {}, wanted {}", state_->path.string(), shown(name),
+         text_of(got), text_of(wanted->second));
+}
+
+void ExportFile::check(std::string_view name, const Workers& workers) const {
+  const TensorEntry& at = entry(name);
+  const Pieces pieces(at.dtype, at.shape);
+  std::vector<Digest> digests(static_cast<std::size_t>(pieces.count()));
+  std::vector<std::vector<std::byte>> buffers(static_cast<std::size_t>(workers.size()));
+  workers.for_each(digests.size(), [&](std::size_t i, int worker) {
+    const Pieces::Range range = pieces.range(static_cast<std::int64_t>(i));
+    std::vector<std::byte>& buffer = buffers[static_cast<std::size_t>(worker)];
+    buffer.resize(static_cast<std::size_t>(range.bytes));
+    read_exactly(state_->file, state_->path, at.begin + range.begin, buffer);
+    digests[i] = digest_of(buffer);
+  });
+  check(name, digest_of(std::span<const Digest>(digests)));
+}
+
+ExportReader::ExportReader(const ExportFile& file, std::string name)
+    : file_(file),
+      name_(std::move(name)),
+      entry_(file.entry(name_)),
+      pieces_(entry_.dtype, entry_.shape),
+      digests_(static_cast<std::size_t>(pieces_.count())) {}
+
+void ExportReader::read(std::int64_t first, std::int64_t count, std::span<std::byte> to, const Workers& workers) {
+  const std::int64_t all = entry_.shape.rank() > 0 ? entry_.shape[0] : 1;
+  const std::int64_t each = all > 0 ? (entry_.end - entry_.begin) / all : 0;
+  const bool whole = first == 0 && count == all;
+  if (first < 0 || count < 0 || first + count > all || std::ssize(to) != count * each ||
+      (!whole && pieces_.parts() != all))
+    fail(ErrorKind::bug, "{}, {}: asked for {} of {} from {} on, to {} bytes", file_.path().string(), name_, count, all,
+         first, to.size());
+  const std::int64_t begin = whole ? 0 : first * pieces_.per_part();
+  const std::int64_t pieces = whole ? pieces_.count() : count * pieces_.per_part();
+  const std::int64_t from = first * each;
+  workers.for_each(static_cast<std::size_t>(pieces), [&](std::size_t i, int) {
+    const std::int64_t piece = begin + static_cast<std::int64_t>(i);
+    const Pieces::Range range = pieces_.range(piece);
+    const auto part = to.subspan(static_cast<std::size_t>(range.begin - from), static_cast<std::size_t>(range.bytes));
+    read_exactly(file_.state_->file, file_.path(), entry_.begin + range.begin, part);
+    digests_[static_cast<std::size_t>(piece)] = digest_of(part);  // while it is in the cache
+  });
+}
+
+void ExportReader::read(std::span<std::byte> to, const Workers& workers) {
+  read(0, entry_.shape.rank() > 0 ? entry_.shape[0] : 1, to, workers);
+}
+
+void ExportReader::finish() const { file_.check(name_, digest_of(std::span<const Digest>(digests_))); }
+
+ExportWriter::ExportWriter(const std::filesystem::path& directory, const ExportFacts& facts,
+                           std::vector<NamedShape> tensors)
+    : tensors_(std::move(tensors)),
+      ranks_(facts.placement.ranks),
+      writer_(directory / export_file_name(facts.rank, facts.placement.ranks), with_tables(tensors_, ranks_),
+              std::vector<std::pair<std::string, std::string>>{{kFactsKey, facts.to_json()}}) {
+  digests_.push_back(digest_of(writer_.header()));
+}
+
+void ExportWriter::append(std::span<const std::byte> tensor, const Workers& workers) {
+  const std::size_t at = digests_.size() - 1;
+  if (at >= tensors_.size()) fail(ErrorKind::bug, "a tensor more than the {} that were announced", tensors_.size());
+  digests_.push_back(digest_of(tensor::TensorView{tensors_[at].dtype, tensors_[at].shape, tensor}, workers));
+  writer_.append(tensor);
+}
+
+Digest ExportWriter::close() {
+  if (digests_.size() != tensors_.size() + 1)
+    fail(ErrorKind::bug, "{} of {} tensors came", digests_.size() - 1, tensors_.size());
+  writer_.append(std::as_bytes(std::span(digests_)));
+  return digest_of(std::span<const Digest>(digests_));
+}
+
+void ExportWriter::finish(std::span<const Digest> ranks) {
+  if (std::ssize(ranks) != ranks_) fail(ErrorKind::bug, "digests of {} files of {}", ranks.size(), ranks_);
+  writer_.append(std::as_bytes(ranks));
+  writer_.finish();
+}
+
+}  // namespace kerf::checkpoint

@@ -1,0 +1,90 @@
+// One rank's file of an export (export_facts.h), opened: its header is checked against its digests, so that
+// nothing in it is trusted that did not leave the writer so. Tensors are read into memory of the caller's
+// choice, and their digests checked on the way.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kerf/base/threads.h"
+#include "kerf/checkpoint/digest.h"
+#include "kerf/checkpoint/export_facts.h"
+#include "kerf/checkpoint/safetensors.h"
+
+namespace kerf::checkpoint {
+
+class ExportFile {
+ public:
+  // Error{checkpoint} that names the file for one that is damaged, cut short, or no such file.
+  static ExportFile open(const std::filesystem::path& path);
+
+  [[nodiscard]] const std::filesystem::path& path() const;
+  [[nodiscard]] const ExportFacts& facts() const;
+  [[nodiscard]] const Header& header() const;
+  // The digests of all ranks' files of this export, ascending: what makes files of one export one.
+  [[nodiscard]] std::span<const Digest> ranks() const;
+  // Of all of them together: the same in every file of an export, and in no other export's.
+  [[nodiscard]] Digest id() const;
+
+  // Where a tensor lies. Error{checkpoint} that names file and tensor where there is none.
+  [[nodiscard]] const TensorEntry& entry(std::string_view name) const;
+  [[nodiscard]] bool has(std::string_view name) const;
+
+  // The digest that the tensor must have; Error{checkpoint} that names file, tensor and both digests where
+  // `got` is another.
+  void check(std::string_view name, const Digest& got) const;
+  // Reads a tensor and checks it, without keeping it.
+  void check(std::string_view name, const Workers& workers) const;
+
+ private:
+  friend class ExportReader;
+  struct State;
+  std::shared_ptr<const State> state_;
+};
+
+// Reads one tensor, all of it at once or some indices of its first dimension at a time; finish() checks the
+// digest once each was read.
+class ExportReader {
+ public:
+  ExportReader(const ExportFile& file, std::string name);
+
+  // Indices [first, first + count) of the first dimension to `to`, which is as long as they are.
+  // Error{checkpoint} for a file that became shorter, Error{bug} for other sizes.
+  void read(std::int64_t first, std::int64_t count, std::span<std::byte> to, const Workers& workers);
+  void read(std::span<std::byte> to, const Workers& workers);
+  void finish() const;
+
+ private:
+  const ExportFile& file_;
+  std::string name_;
+  const TensorEntry& entry_;
+  Pieces pieces_;
+  std::vector<Digest> digests_;
+};
+
+// Writes one rank's file. Tensors come in the order that was announced, each whole.
+class ExportWriter {
+ public:
+  // Errors of SafetensorsWriter.
+  ExportWriter(const std::filesystem::path& directory, const ExportFacts& facts, std::vector<NamedShape> tensors);
+
+  void append(std::span<const std::byte> tensor, const Workers& workers);
+  // After the last tensor: the digest of all of this file, for the other ranks.
+  Digest close();
+  // With every rank's, ascending: the file appears under its name.
+  void finish(std::span<const Digest> ranks);
+
+ private:
+  std::vector<NamedShape> tensors_;
+  std::int64_t ranks_;
+  SafetensorsWriter writer_;
+  std::vector<Digest> digests_;
+};
+
+}  // namespace kerf::checkpoint
