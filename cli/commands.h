@@ -19,6 +19,7 @@ void add_bench(CLI::App& app, Context& context);
 void add_check(CLI::App& app, Context& context);
 void add_decode(CLI::App& app, Context& context);
 void add_env(CLI::App& app, Context& context);
+void add_export(CLI::App& app, Context& context);
 void add_inspect(CLI::App& app, Context& context);
 void add_plan(CLI::App& app, Context& context);
 void add_run(CLI::App& app, Context& context);

@@ -9,6 +9,7 @@
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/ranks.h"
+#include "cli/room.h"
 #include "cli/text.h"
 
 namespace kerf::cli {
@@ -51,6 +52,10 @@ std::vector<std::int64_t> batches_of(const Options& o) {
 std::vector<decode::Mode> modes_of(const Options& o, const checkpoint::Checkpoint& from,
                                    const std::vector<std::int64_t>& layers, const Context& context) {
   using decode::Mode;
+  const bool slices = decode::holds_slices(from);
+  const bool whole = o.mode == "ep" || (slices && o.mode == "both");  // whole experts are wanted
+  require(decode::foreign(from, o.ranks.ranks, whole ? 1 : grid_of(o.ranks).tp, o.ranks.fit));
+  if (slices && !o.mode) return {Mode::tp};
   if (o.mode == "ep") {
     if (const auto tp = o.ranks.tp.value_or(1); tp > 1)
       throw Error(ErrorKind::usage, fmt::format("--mode ep cuts nothing, but --tp is {}", tp));
@@ -124,9 +129,9 @@ decode::GridShape grid_of_step(const decode::Report& r, const decode::StepReport
 
 // Seconds: `open` is this program's, the rest are the slowest rank's.
 Json startup_json(const decode::Startup& s, double open) {
-  return {{"open_s", open},         {"check_s", s.check}, {"convert_s", s.convert}, {"block_s", s.blocks},
-          {"reshard_s", s.reshard}, {"probe_s", s.probe}, {"plan_s", s.plan},       {"tune_s", s.tune},
-          {"warm_up_s", s.warm_up}, {"bytes", s.bytes}};
+  return {{"open_s", open},      {"check_s", s.check},     {"convert_s", s.convert}, {"read_s", s.read},
+          {"block_s", s.blocks}, {"reshard_s", s.reshard}, {"probe_s", s.probe},     {"plan_s", s.plan},
+          {"tune_s", s.tune},    {"warm_up_s", s.warm_up}, {"bytes", s.bytes}};
 }
 
 Json json_of(const decode::Report& r, const Options& o, double open) {
@@ -193,6 +198,12 @@ Json json_of(const decode::Report& r, const Options& o, double open) {
 }
 
 void print_sharding(const decode::Report& r, Output& out) {
+  if (!r.reshard && !r.slices.empty()) {
+    out.line("reshard     none: the experts are slices of width {}{} as they were exported",
+             widths_text(r.slices),
+             r.ep > 1 ? fmt::format(" in each of {} rows of ranks", r.ep) : std::string());
+    return;
+  }
   if (!r.reshard) {
     out.line("reshard     none (EP only)");
     return;
@@ -272,9 +283,10 @@ void print_steps(const decode::Report& r, Output& out) {
 
 // Where the time went before the first step.
 void print_startup(const decode::Startup& s, double open, Output& out) {
-  const double load = open + s.check + s.convert;
-  out.line("startup     {} loaded in {:.3f} s ({:.2f} GB/s): open {:.3f}, check {:.3f}, convert {:.3f}",
-           bytes_text(s.bytes), load, static_cast<double>(s.bytes) * 1e-9 / load, open, s.check, s.convert);
+  const double load = open + s.check + s.convert + s.read;
+  out.line("startup     {} loaded in {:.3f} s ({:.2f} GB/s): open {:.3f}, check {:.3f}, {} {:.3f}",
+           bytes_text(s.bytes), load, static_cast<double>(s.bytes) * 1e-9 / load, open, s.check,
+           s.read > 0 ? "read" : "convert", s.read > 0 ? s.read : s.convert);
   std::string rest;
   // Blocks and tuning are asked for; where they are not, what their stage takes is not worth a word.
   for (const auto& [name, seconds, least] : {std::tuple{"block", s.blocks, 0.0005},
@@ -334,7 +346,8 @@ void print(const decode::Report& r, const Options& o, double open, Output& out) 
   print_steps(r, out);
 }
 
-void run(const Options& o, Context& context) {
+void run(const Options& given, Context& context) {
+  Options o = given;
   check_rank_options(o.ranks);
   const std::vector<std::int64_t> batches = batches_of(o);
   const auto wanted_layers = o.layers ? parse_ranges(*o.layers, "--layers") : std::vector<std::int64_t>{};
@@ -343,6 +356,7 @@ void run(const Options& o, Context& context) {
     const decode::Timing timing(open);
     return checkpoint::Checkpoint::open(o.checkpoint);
   }();
+  settle_for_export(o.ranks, from);
   check_cache(o.tactic_cache, from);
   for (const std::string& note : from.notes()) context.log.info(note);
   decode::Options options;
@@ -353,6 +367,12 @@ void run(const Options& o, Context& context) {
   options.modes = modes_of(o, from, options.build.layers, context);
   require(layout::placeable(from.config().experts, o.ranks.ranks));  // before so many ranks are started
   options.batches = batches;
+  require_room(from, o.ranks,
+               {.layers = options.build.layers,
+                .tokens = *std::ranges::max_element(batches),
+                .expert_tp = std::ranges::count(options.modes, decode::Mode::tp) > 0,
+                .exact = o.tail != "fast",
+                .block = options.block != decode::BlockKind::none});
   options.seed = o.seed;
   options.seconds = o.seconds;
   options.tails = tails_of(o);

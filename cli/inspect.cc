@@ -49,7 +49,7 @@ Json layer_json(const MoeLayer& layer, std::int64_t experts, checkpoint::Faults&
                {"expert_bytes", layer.expert_bytes()},
                {"bytes", layer.expert_bytes() * experts}};
   std::optional<checkpoint::ExpertFiles> shown;
-  for (std::int64_t e = 0; e < experts; ++e) {
+  for (std::int64_t e = 0; e < experts && layer.dialect() != "exported"; ++e) {
     const Verdict why = attempt([&] {
       const checkpoint::ExpertFiles files = layer.expert_files(e);
       if (!shown) shown = files;
@@ -126,6 +126,23 @@ void add_totals(Json& json) {
   json["zero_block_share"] = static_cast<double>(zeros) / static_cast<double>(blocks);
 }
 
+// What an export is for; null for a checkpoint.
+Json export_json(const Checkpoint& ckpt) {
+  if (ckpt.exported() == nullptr) return {};
+  const checkpoint::ExportFacts& facts = ckpt.exported()->facts();
+  return {{"id", checkpoint::text_of(ckpt.exported()->id())},
+          {"ranks", facts.placement.ranks},
+          {"ep", facts.placement.ep},
+          {"tp", facts.placement.tp},
+          {"layout", facts.layout},
+          {"format", facts.format},
+          {"width", facts.width},
+          {"bf16_width", facts.bf16_width},
+          {"written_by", facts.writer},
+          {"source", facts.source},
+          {"source_digest", facts.source_digest}};
+}
+
 Json report(const Checkpoint& ckpt, const Blocks& blocks, checkpoint::Faults& faults) {
   const checkpoint::ModelConfig& c = ckpt.config();
   Json layers = Json::array();
@@ -143,6 +160,7 @@ Json report(const Checkpoint& ckpt, const Blocks& blocks, checkpoint::Faults& fa
   for (const Checkpoint::Shard& s : ckpt.shards())
     shards.push_back({{"name", s.name}, {"bytes", s.bytes}, {"tensors", s.tensors}});
   Json json = {{"checkpoint", ckpt.directory().string()},
+               {"export", export_json(ckpt)},
                {"architecture", c.architecture},
                {"experts", c.experts},
                {"hidden", c.hidden},
@@ -211,6 +229,11 @@ void print_layer(const Json& l, std::int64_t experts, Output& out) {
 void print(const Json& r, const checkpoint::Faults& faults, Output& out) {
   const auto number = [&](const char* key) { return r[key].get<std::int64_t>(); };
   out.line("{}", r["checkpoint"].get<std::string>());
+  if (const Json& e = r["export"]; !e.is_null())
+    out.line("export        for {} (EP {} x TP {}), layout {}, by kerf {} from {}",
+             counted(e["ranks"].get<std::int64_t>(), "rank"), e["ep"].get<std::int64_t>(),
+             e["tp"].get<std::int64_t>(), e["layout"].get<std::string>(), e["written_by"].get<std::string>(),
+             e["source"].get<std::string>());
   out.line("architecture  {}", r["architecture"].get<std::string>());
   out.line("experts       {} of {} x {}, top {}, {}", number("experts"), number("hidden"),
            number("intermediate"), number("top_k"), r["activation"].get<std::string>());

@@ -35,8 +35,8 @@ namespace {
 
 // In the order of the help text.
 constexpr std::array commands = {
-    add_inspect, add_verify, add_plan,  add_decode, add_run,
-    add_bench,   add_tune,   add_check, add_synth,  add_env,
+    add_inspect, add_verify, add_plan,   add_decode, add_run, add_bench,
+    add_tune,    add_check,  add_export, add_synth,  add_env,
 };
 
 constexpr const char* footer =

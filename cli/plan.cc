@@ -32,6 +32,7 @@ struct Model {
   std::optional<std::int64_t> experts, hidden, intermediate, top_k;
   std::int64_t nvfp4_layers = 1;
   std::int64_t bf16_layers = 0;
+  bool norm = false;
 };
 
 bool holds_weights(const fs::path& path) {
@@ -48,8 +49,16 @@ void count_layers(const checkpoint::Checkpoint& ckpt, Model& model) {
 }
 
 Model read(const std::string& path, const Options& o, const Context& context) {
+  if (checkpoint::exported_ranks_in(path) > 0) {
+    const auto ckpt = checkpoint::Checkpoint::open(path);
+    const checkpoint::ModelConfig& c = ckpt.config();
+    Model model{c.experts, c.hidden, c.intermediate, c.top_k, 0, 0, c.post_norm.has_value()};
+    count_layers(ckpt, model);
+    return model;
+  }
   const checkpoint::ModelConfig config = checkpoint::read_config_at(path);
-  Model model{config.experts, config.hidden, config.intermediate, config.top_k, 0, 0};
+  Model model{
+      config.experts, config.hidden, config.intermediate, config.top_k, 0, 0, config.post_norm.has_value()};
   if (holds_weights(path)) {
     // The files know best which layers are BF16. A damaged one is no reason not to plan.
     const Verdict why = attempt([&] { count_layers(checkpoint::Checkpoint::open(path), model); });
@@ -125,6 +134,14 @@ Placement placement_of(const Options& o, const Model& m, const Context& context)
   return p;
 }
 
+Json peaks_json(const decode::StagePeaks& p) {
+  return {{"load", p.load},
+          {"convert", p.convert},
+          {"reshard", p.reshard},
+          {"warm_up", p.warm_up},
+          {"steps", p.steps}};
+}
+
 Json kinds_json(const decode::KindBytes& b) {
   return {{"w13", b.w13},         {"w13_sf", b.w13_sf}, {"w2", b.w2},        {"w2_sf", b.w2_sf},
           {"scalars", b.scalars}, {"bf16", b.bf16},     {"total", b.total()}};
@@ -136,6 +153,21 @@ std::vector<std::int64_t> slices_of(const decode::MemoryPlan& plan, std::int64_t
   for (std::int64_t part = 0; part < tp; ++part)
     widths.push_back(layout::slice_of(plan.width, tp, part).width);
   return widths;
+}
+
+void print_stages(const decode::MemoryPlan& plan, Output& out) {
+  const auto stages = [&](const char* where, const decode::StagePeaks& p) {
+    out.line("{:<22} {:>18} {:>18} {:>18} {:>18} {:>18}", where, p.load, p.convert, p.reshard, p.warm_up,
+             p.steps);
+  };
+  out.line("{:<22} {:>18} {:>18} {:>18} {:>18} {:>18}", "peak by stage", "load", "convert", "reshard",
+           "warm-up", "steps");
+  stages("host", plan.host);
+  if (!plan.on_device) return;
+  stages("device", plan.device);
+  out.line(
+      "device: step buffers and workspace {}, a run of the op from the host {}; host: page-locked staging {}",
+      bytes_text(plan.stack), bytes_text(plan.run), bytes_text(plan.staging));
 }
 
 void print(const decode::MemoryRequest& r, const Placement& p, const decode::MemoryPlan& plan, Output& out) {
@@ -165,7 +197,9 @@ void print(const decode::MemoryRequest& r, const Placement& p, const decode::Mem
   }};
   for (const auto& [name, ep, tp] : rows) out.line("{:<22} {:>18} {:>18}", name, ep, tp);
   out.line("");
-  out.line("peak per rank");
+  print_stages(plan, out);
+  out.line("");
+  out.line("peak per rank{}", plan.on_device ? ", host and device together" : "");
   out.line("  load     {:>18}  {:>12}  stock experts", plan.load, bytes_text(plan.load));
   out.line(
       "  reshard  {:>18}  {:>12}  and sliced experts, and for a moment one packed kind ({}) or a probe ({})",
@@ -173,6 +207,29 @@ void print(const decode::MemoryRequest& r, const Placement& p, const decode::Mem
   out.line("  steady   {:>18}  {:>12}  stock and sliced experts, and buffers of {} on backend {} ({})",
            plan.steady, bytes_text(plan.steady), counted(r.tokens, "token"), r.backend,
            bytes_text(plan.buffers));
+}
+
+// What each rank holds, those that hold the same together: slices have at most two widths.
+Json by_slice_json(const decode::MemoryRequest& request, const Placement& p) {
+  Json out = Json::array();
+  decode::MemoryRequest one = request;
+  std::int64_t width = 0;
+  for (std::int64_t part = 0; part < p.grid.tp; ++part) {
+    const std::int64_t own =
+        layout::slice_of(layout::converted_width(request.intermediate, p.grid.tp, request.fit), p.grid.tp,
+                         part)
+            .width;
+    if (request.nvfp4_layers == 0 ? part > 0 : own == width) continue;
+    width = own;
+    one.part = part;
+    const decode::MemoryPlan plan = decode::memory_plan(one);
+    out.push_back({{"from_part", part},
+                   {"slice", plan.slice},
+                   {"bytes", {{"ep", kinds_json(plan.ep)}, {"tp", kinds_json(plan.tp)}}},
+                   {"host", peaks_json(plan.host)},
+                   {"device", plan.on_device ? peaks_json(plan.device) : Json()}});
+  }
+  return out;
 }
 
 void run(const Options& o, Context& context) {
@@ -193,7 +250,8 @@ void run(const Options& o, Context& context) {
                                 .input = input_of(o.op),
                                 .backend = backend_of(o.op),
                                 .workers = threads_per_rank(Context::threads(), static_cast<int>(p.ranks)),
-                                .tail = {.kind = o.tail == "exact" ? tail::Kind::exact : tail::Kind::fast}};
+                                .tail = {.kind = o.tail == "exact" ? tail::Kind::exact : tail::Kind::fast},
+                                .norm = m.norm};
   const decode::MemoryPlan plan = decode::memory_plan(r);
   if (!context.json) {
     print(r, p, plan, context.out);
@@ -224,7 +282,14 @@ void run(const Options& o, Context& context) {
        {"reshard_packed", plan.packed},
        {"probe_buffers", plan.probe},
        {"step_buffers", plan.buffers},
-       {"peak_per_rank", {{"load", plan.load}, {"reshard", plan.reshard}, {"steady", plan.steady}}}});
+       {"peak_per_rank", {{"load", plan.load}, {"reshard", plan.reshard}, {"steady", plan.steady}}},
+       {"device", o.op.device},
+       {"ranks_by_slice", by_slice_json(r, p)},
+       {"stages",
+        {{"host", peaks_json(plan.host)}, {"device", plan.on_device ? peaks_json(plan.device) : Json()}}},
+       {"device_step_buffers", plan.stack},
+       {"device_run", plan.run},
+       {"host_staging", plan.staging}});
 }
 
 }  // namespace
@@ -256,6 +321,10 @@ void add_plan(CLI::App& app, Context& context) {
   command->add_option("--tail", o->tail, "Tail of the steps: fast, or exact, whose buffers are larger")
       ->capture_default_str()
       ->check(CLI::IsMember({"fast", "exact"}));
+  command
+      ->add_option("--device", o->op.device, "Where experts are to be: cpu, or cuda, which need not be here")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cpu", "cuda"}));
   add_op_options(*command, o->op);
   command->callback([o, &context] { run(*o, context); });
 }

@@ -73,8 +73,14 @@ void add_device_option(CLI::App& command, RankOptions& options) {
 }
 
 void add_rank_options(CLI::App& command, RankOptions& options) {
-  command.add_option("--ranks", options.ranks, "Ranks")
-      ->capture_default_str()
+  command
+      .add_option_function<int>(
+          "--ranks",
+          [&options](int ranks) {
+            options.ranks = ranks;
+            options.ranks_given = true;
+          },
+          "Ranks [1; of an export, as many as it was made for]")
       ->transform(whole_number(1, most_ranks));
   add_grid_options(command, options);
   command.add_option("--group", options.group, "How ranks talk: " + names_of("local", "group"))
@@ -94,6 +100,15 @@ void check_rank_options(const RankOptions& options) {
   (void)timeout();
   if (options.threads == 0) (void)Context::threads();
   (void)grid_of(options);
+}
+
+void settle_for_export(RankOptions& options, const checkpoint::Checkpoint& from) {
+  if (from.exported() == nullptr) return;
+  const checkpoint::ExportPlacement& p = from.exported()->facts().placement;
+  if (!options.ranks_given && !options.ep && !options.tp && p.ranks <= most_ranks)
+    options.ranks = static_cast<int>(p.ranks);
+  if (p.tp > 1 && !options.ep && !options.tp && options.ranks == p.ranks) options.tp = p.tp;
+  options.fit = decode::fit_of(from, options.fit);
 }
 
 op::Input input_of(const RankOptions& options) {

@@ -16,6 +16,7 @@ inline constexpr int most_ranks = 4096;
 
 struct RankOptions {
   int ranks = 1;
+  bool ranks_given = false;  // else what an export was made for
   std::string group = "local";
   std::string device = "cpu";
   std::string act = "nvfp4";
@@ -35,6 +36,10 @@ void add_grid_options(CLI::App& command, RankOptions& options);
 // Before any work: what this program lacks (unsupported for a group, device for a device), and what the
 // environment says wrong (usage).
 void check_rank_options(const RankOptions& options);
+
+// Of a start from an export, what was not given follows from it: ranks, grid, and what was done about the
+// width.
+void settle_for_export(RankOptions& options, const checkpoint::Checkpoint& from);
 
 // What the words mean. Error{usage} for numbers of ranks that do not multiply, and for an instruction set in
 // KERF_ISA that this CPU lacks.

@@ -1,4 +1,5 @@
 // kerf run: sends recorded inputs through a layer, to set kerf's rows beside those of another engine.
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -7,6 +8,7 @@
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/ranks.h"
+#include "cli/room.h"
 
 namespace kerf::cli {
 
@@ -17,7 +19,7 @@ struct Options {
   std::int64_t layer = 0;
   std::string in;
   std::string out;
-  std::string mode = "ep";
+  std::optional<std::string> mode;
   std::string tail = "fast";
   bool unfinalized = false;
   RankOptions ranks;
@@ -57,7 +59,7 @@ void report(const Options& o, const decode::LayerInputs& inputs, const decode::L
   if (context.json) {
     context.out.json({{"checkpoint", o.checkpoint},
                       {"layer", o.layer},
-                      {"mode", o.mode},
+                      {"mode", *o.mode},
                       {"tail", o.tail},
                       {"ranks", o.ranks.ranks},
                       {"ep", grid.ep},
@@ -71,7 +73,7 @@ void report(const Options& o, const decode::LayerInputs& inputs, const decode::L
   }
   context.out.line(
       "{}: y BF16 [{}, {}] of layer {} from {} and {}, {} on {}{}, SHA-256 {}", o.out, r.tokens, r.hidden,
-      o.layer, inputs.rows_name, inputs.routes_name, o.mode, counted(o.ranks.ranks, "rank"),
+      o.layer, inputs.rows_name, inputs.routes_name, *o.mode, counted(o.ranks.ranks, "rank"),
       grid.ep > 1 && grid.tp > 1 ? fmt::format(" (EP {} x TP {})", grid.ep, grid.tp) : "", digest.hex());
 }
 
@@ -82,14 +84,19 @@ void check_output(const Options& o, const checkpoint::Checkpoint& from) {
   check_outside(out, from.directory());
 }
 
-void run(const Options& o, Context& context) {
+void run(const Options& given, Context& context) {
+  Options o = given;
   check_rank_options(o.ranks);
-  const decode::GridShape grid = grid_of(o.ranks);
-  if (o.mode == "tp" && grid.tp == 1 && grid.ep > 1)
-    throw Error(ErrorKind::usage, "--mode tp cuts nothing with one rank in a row (--tp 1)");
   (void)checkpoint::check_writable(o.out);
   Stopwatch time(context);
   const auto from = checkpoint::Checkpoint::open(o.checkpoint);
+  settle_for_export(o.ranks, from);
+  if (decode::holds_slices(from) && !o.mode) o.mode = "tp";
+  if (!o.mode) o.mode = "ep";
+  const decode::GridShape grid = grid_of(o.ranks);
+  if (o.mode == "tp" && grid.tp == 1 && grid.ep > 1)
+    throw Error(ErrorKind::usage, "--mode tp cuts nothing with one rank in a row (--tp 1)");
+  require(decode::foreign(from, o.ranks.ranks, o.mode == "tp" ? grid.tp : 1, o.ranks.fit));
   check_output(o, from);
   for (const std::string& note : from.notes()) context.log.info(note);
   const checkpoint::ModelConfig& config = from.config();
@@ -107,6 +114,11 @@ void run(const Options& o, Context& context) {
   if (o.tail == "exact") options.tail = tail::Kind::exact;
   options.fit = o.ranks.fit;
   require(layout::placeable(from.config().experts, o.ranks.ranks));  // before so many ranks are started
+  require_room(from, o.ranks,
+               {.layers = {o.layer},
+                .tokens = std::max<std::int64_t>(inputs.tokens, 1),
+                .expert_tp = o.mode == "tp",
+                .exact = o.tail == "exact"});
   std::optional<decode::LayerResult> result;
   run_ranks(o.ranks, context, [&](const decode::Rank& rank) {
     decode::LayerResult mine = decode::run_layer(from, options, inputs, rank);
@@ -149,8 +161,7 @@ void add_run(CLI::App& app, Context& context) {
           "of ranks)")
       ->capture_default_str()
       ->check(CLI::IsMember({"fast", "exact"}));
-  command->add_option("--mode", o->mode, "ep or tp")
-      ->capture_default_str()
+  command->add_option("--mode", o->mode, "ep or tp [ep; tp of an export of slices]")
       ->check(CLI::IsMember({"ep", "tp"}));
   add_rank_options(*command, o->ranks);
   command->callback([o, &context] { run(*o, context); });

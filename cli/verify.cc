@@ -58,8 +58,9 @@ void run(const std::string& path, bool measure, Context& context) {
     if (speed) json["speed"] = speed_json(*speed);
     context.out.json(json);
   } else {
+    const char* const units = checkpoint.exported() != nullptr ? "rank's file" : "expert";
     const std::string counts = fmt::format("{}, {}, {} checked", counted(r.layers, "layer"),
-                                           counted(r.experts, "expert"), counted(r.bytes_checked, "byte"));
+                                           counted(r.experts, units), counted(r.bytes_checked, "byte"));
     if (r.faults.empty()) {
       context.out.line("no faults: {}", counts);
     } else {

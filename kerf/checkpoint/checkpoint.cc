@@ -5,6 +5,7 @@
 
 #include "kerf/base/file.h"
 #include "kerf/base/format.h"
+#include "kerf/checkpoint/export_file.h"
 #include "kerf/checkpoint/internal/families.h"
 #include "kerf/checkpoint/internal/layer.h"
 #include "kerf/checkpoint/internal/quantisation.h"
@@ -23,6 +24,14 @@ struct Checkpoint::State {
   Layers layers;
   std::vector<std::int64_t> moe_layers;
   std::vector<Shard> shards;
+  std::optional<ExportFile> exported;
+
+  void list_shards() {
+    for (std::size_t s = 0; s < table->files().size(); ++s) {
+      const Header& header = table->headers()[s];
+      shards.push_back({table->files()[s], header.file_bytes, std::ssize(header.tensors)});
+    }
+  }
 };
 
 namespace {
@@ -162,13 +171,12 @@ Checkpoint Checkpoint::open(const std::filesystem::path& path) {
       fail(ErrorKind::checkpoint, "{}: no such directory", path.string());
     state->directory = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
   }
+  if (const std::int64_t ranks = exported_ranks_in(state->directory); ranks > 0)
+    return open_exported(state->directory, 0, ranks);
   state->config = read_config(state->directory);
   const ModelConfig& config = state->config;
   state->table = std::make_unique<internal::TensorTable>(state->directory, config.experts, state->notes);
-  for (std::size_t s = 0; s < state->table->files().size(); ++s) {
-    const Header& header = state->table->headers()[s];
-    state->shards.push_back({state->table->files()[s], header.file_bytes, std::ssize(header.tensors)});
-  }
+  state->list_shards();
   std::vector<std::int64_t> weight_only;
   std::vector<std::int64_t> unlike;  // quantised where the configuration says not, or the other way round
   const internal::QuantisedExperts quantised(config);
@@ -223,6 +231,38 @@ Checkpoint Checkpoint::open(const std::filesystem::path& path) {
   out.state_ = state;
   return out;
 }
+
+Checkpoint Checkpoint::open_exported(const std::filesystem::path& directory, std::int64_t rank,
+                                     std::int64_t ranks) {
+  const auto state = std::make_shared<State>();
+  state->directory = directory;
+  const std::filesystem::path path = directory / export_file_name(rank, ranks);
+  state->exported = ExportFile::open(path);
+  const ExportFacts& facts = state->exported->facts();
+  if (facts.rank != rank || facts.placement.ranks != ranks)
+    fail(ErrorKind::checkpoint, "{}: says that it is rank {}'s of {}: renamed?", path.string(), facts.rank,
+         facts.placement.ranks);
+  state->config = config_of(facts.configs, path);
+  const ModelConfig& config = state->config;
+  state->table = std::make_unique<internal::TensorTable>(path);
+  state->list_shards();
+  for (const ExportedLayer& layer : facts.layers) {
+    if (layer.index >= config.layers)
+      fail(ErrorKind::checkpoint, "{}: layer {} of a model of {} layers", path.string(), layer.index,
+           config.layers);
+    const internal::LayerSource source{
+        *state->table,  layer.index,         layer.prefix, "mlp.experts.", nullptr, config.experts, config.hidden,
+        config.intermediate, config.model_hidden, config.quant_algo};
+    state->layers.emplace(layer.index, internal::make_exported_layer(source, layer));
+    state->moe_layers.push_back(layer.index);
+  }
+  settle_config(state->layers, state->config);
+  Checkpoint out;
+  out.state_ = state;
+  return out;
+}
+
+const ExportFile* Checkpoint::exported() const { return state_->exported ? &*state_->exported : nullptr; }
 
 const ModelConfig& Checkpoint::config() const { return state_->config; }
 const std::filesystem::path& Checkpoint::directory() const { return state_->directory; }

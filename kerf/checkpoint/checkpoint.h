@@ -47,8 +47,9 @@ struct LayerScales {
   std::vector<float> ws2_gate, ws2_up, ws2_down;  // weight_scale_2, [E]
   float in13 = 0;                                 // largest input scale of gate and up over ALL experts
   float in2 = 0;                                  // largest input scale of down over ALL experts
-  float least13 = 0;                 // smallest input scale of gate and up over ALL experts, beside in13
-  float least2 = 0;                  // the same of down, beside in2
+  float least13 = 0;  // smallest input scale of gate and up over ALL experts, beside in13
+  float least2 = 0;   // the same of down, beside in2
+  std::vector<float> in_gate, in_up, in_down;  // input scales, [E]; empty where there are none
   bool weight_only = false;          // the checkpoint has no input scales (W4A16): the four above are NaN
   std::int64_t gate_up_differ = 0;   // experts whose gate and up scales differ
   double largest_gate_up_ratio = 1;  // larger over smaller
@@ -63,9 +64,12 @@ class MoeLayer {
  public:
   virtual ~MoeLayer() = default;
   [[nodiscard]] virtual std::int64_t index() const = 0;
+  [[nodiscard]] virtual const std::string& prefix() const = 0;  // of its tensors' names: "model.layers.0."
   [[nodiscard]] virtual ExpertKind kind() const = 0;
-  [[nodiscard]] virtual std::string_view dialect() const = 0;  // "per-expert", "fused", ...: docs/formats.md
-  // Expert e in [0, E): where its tensors lie; dtype and shape have been checked against the config.
+  // "per-expert", "fused", ...: docs/formats.md; "exported"
+  [[nodiscard]] virtual std::string_view dialect() const = 0;
+  // Expert e in [0, E): where its tensors lie; dtype and shape have been checked against the config. Of an export
+  // there are none: Error{unsupported}, and so for the scans of blocks and values below.
   [[nodiscard]] virtual ExpertFiles expert_files(std::int64_t e) const = 0;
   // The same, read: expert_bytes() of memory, until the last of the views is gone. Error{checkpoint} where a
   // file has become shorter.
@@ -104,12 +108,20 @@ class MoeLayer {
   [[nodiscard]] virtual std::int64_t expert_bytes() const = 0;
 };
 
-// An opened checkpoint. Opening reads configs, index and headers, checks sizes of all shards before a tensor
-// of any is read, and keeps them open.
+class ExportFile;
+
+// An opened checkpoint, or one rank's file of an export of it (export_facts.h). Opening reads configs, index
+// and headers, checks sizes of all shards before a tensor of any is read, and keeps them open.
 class Checkpoint {
  public:
-  // `path`: a directory (or one of its files). Error{checkpoint} / Error{unsupported}.
+  // `path`: a directory (or one of its files). Error{checkpoint} / Error{unsupported}. Of an export, rank 0's
+  // file.
   static Checkpoint open(const std::filesystem::path& path);
+  // A rank's file of an export for `ranks` ranks.
+  static Checkpoint open_exported(const std::filesystem::path& directory, std::int64_t rank,
+                                  std::int64_t ranks);
+  // The file, where this is one of an export's; else null.
+  [[nodiscard]] const ExportFile* exported() const;
 
   [[nodiscard]] const ModelConfig& config() const;
   [[nodiscard]] const std::filesystem::path& directory() const;

@@ -46,8 +46,8 @@ Digest digest_of(const tensor::TensorView& view, const Workers& workers) {
   std::vector<Digest> digests(static_cast<std::size_t>(pieces.count()));
   const auto one = [&](std::size_t i, int) {
     const Pieces::Range range = pieces.range(static_cast<std::int64_t>(i));
-    digests[i] = digest_of(view.bytes.subspan(static_cast<std::size_t>(range.begin),
-                                              static_cast<std::size_t>(range.bytes)));
+    digests[i] = digest_of(
+        view.bytes.subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.bytes)));
   };
   if (digests.size() == 1)
     one(0, 0);

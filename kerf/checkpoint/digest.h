@@ -21,9 +21,9 @@ Digest digest_of(std::span<const std::byte> bytes);
 std::string text_of(const Digest& digest);
 
 // A tensor is digested in pieces, so that several workers can, and so that whoever reads some of its experts
-// need not read the others: in a tensor of three or more dimensions each index of the first one is a part of its
-// own, if it has `least` bytes; a part is cut every `most` bytes. The tensor's digest is that of its pieces'
-// digests in a row.
+// need not read the others: in a tensor of three or more dimensions each index of the first one is a part of
+// its own, if it has `least` bytes; a part is cut every `most` bytes. The tensor's digest is that of its
+// pieces' digests in a row.
 class Pieces {
  public:
   static constexpr std::int64_t most = std::int64_t{1} << 20;

@@ -27,7 +27,8 @@ std::vector<std::int64_t> dims_of(const tensor::Shape& shape) {
 class Object {
  public:
   Object(const json& value, std::string file, std::string_view what) : value_(value), file_(std::move(file)) {
-    if (!value.is_object()) fail(ErrorKind::checkpoint, "{}: {} is {}, wanted an object", file_, what, got(value));
+    if (!value.is_object())
+      fail(ErrorKind::checkpoint, "{}: {} is {}, wanted an object", file_, what, got(value));
   }
   [[nodiscard]] const json& at(const char* key) const {
     const auto found = value_.find(key);
@@ -36,9 +37,10 @@ class Object {
   }
   [[nodiscard]] std::int64_t number(const char* key, std::int64_t least, std::int64_t most) const {
     const json& v = at(key);
-    const bool inside = v.is_number_integer() &&
-                        (!v.is_number_unsigned() || v.get<std::uint64_t>() <= static_cast<std::uint64_t>(most)) &&
-                        v.get<std::int64_t>() >= least && v.get<std::int64_t>() <= most;
+    const bool inside =
+        v.is_number_integer() &&
+        (!v.is_number_unsigned() || v.get<std::uint64_t>() <= static_cast<std::uint64_t>(most)) &&
+        v.get<std::int64_t>() >= least && v.get<std::int64_t>() <= most;
     if (!inside) wrong(key, fmt::format("a whole number from {} to {}", least, most));
     return v.get<std::int64_t>();
   }
@@ -137,13 +139,14 @@ ExportFacts ExportFacts::from_json(const std::string& text, const std::string& f
          out.format, export_format);
   out.layout = o.text("layout");
   if (out.layout != export_layout)
-    fail(ErrorKind::checkpoint, "{}: an export in layout '{}', this kerf reads '{}': export again", file, out.layout,
-         export_layout);
+    fail(ErrorKind::checkpoint, "{}: an export in layout '{}', this kerf reads '{}': export again", file,
+         out.layout, export_layout);
   out.writer = o.text("kerf");
-  out.placement = {o.number("ranks", 1, kMostRanks), o.number("ep", 1, kMostRanks), o.number("tp", 1, kMostRanks)};
+  out.placement = {o.number("ranks", 1, kMostRanks), o.number("ep", 1, kMostRanks),
+                   o.number("tp", 1, kMostRanks)};
   if (out.placement.ep * out.placement.tp != out.placement.ranks)
-    fail(ErrorKind::checkpoint, "{}: EP {} x TP {} is not its {} ranks", file, out.placement.ep, out.placement.tp,
-         out.placement.ranks);
+    fail(ErrorKind::checkpoint, "{}: EP {} x TP {} is not its {} ranks", file, out.placement.ep,
+         out.placement.tp, out.placement.ranks);
   out.rank = o.number("rank", 0, out.placement.ranks - 1);
   out.width = o.number("width", 0, kMostSize);
   out.bf16_width = o.number("bf16_width", 0, kMostSize);
@@ -180,7 +183,8 @@ std::int64_t exported_ranks_in(const std::filesystem::path& directory) {
   std::set<std::int64_t> found;
   std::optional<std::int64_t> ranks;
   std::error_code error;
-  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end;
+       it.increment(error)) {
     const auto name = parse_export_file_name(it->path().filename().string());
     if (!name) continue;
     if (ranks && *ranks != name->ranks)
@@ -194,7 +198,8 @@ std::int64_t exported_ranks_in(const std::filesystem::path& directory) {
     if (!found.contains(r))
       fail(ErrorKind::checkpoint,
            "{}: an export for {} ranks without {} (there {} {}): incomplete, was it stopped? export again",
-           directory.string(), *ranks, export_file_name(r, *ranks), found.size() == 1 ? "is" : "are", found.size());
+           directory.string(), *ranks, export_file_name(r, *ranks), found.size() == 1 ? "is" : "are",
+           found.size());
   return *ranks;
 }
 

@@ -1,5 +1,5 @@
-// What an export says of itself. An export is a directory of files, one a rank, that hold the rank's experts in
-// the converted layout, what a decode needs beside them, and these facts; docs/formats.md has the format.
+// What an export says of itself. An export is a directory of files, one a rank, that hold the rank's experts
+// in the converted layout, what a decode needs beside them, and these facts; docs/formats.md has the format.
 // This folder knows names, bytes and digests of such files, and nothing of the layout itself.
 #pragma once
 
@@ -23,9 +23,9 @@ inline constexpr std::int64_t export_format = 1;
 inline constexpr std::string_view export_layout = "trtllm-gen-1";
 
 // Tensors of a layer, below its prefix; {} is one of the names of layout::Nvfp4Experts or Bf16Experts.
-inline constexpr std::string_view exported_experts = "mlp.experts.";         // w13, w13_sf, w2, w2_sf
-inline constexpr std::string_view exported_ws2 = "mlp.experts.weight_scale_2";    // F32 [3, E]: gate, up, down
-inline constexpr std::string_view exported_inputs = "mlp.experts.input_scale";    // F32 [3, E]
+inline constexpr std::string_view exported_experts = "mlp.experts.";            // w13, w13_sf, w2, w2_sf
+inline constexpr std::string_view exported_ws2 = "mlp.experts.weight_scale_2";  // F32 [3, E]: gate, up, down
+inline constexpr std::string_view exported_inputs = "mlp.experts.input_scale";  // F32 [3, E]
 // Tensors of a file.
 inline constexpr std::string_view exported_digests = "kerf.digests";  // U8 [1 + tensors before it, 16]
 inline constexpr std::string_view exported_ranks = "kerf.ranks";      // U8 [ranks, 16]
@@ -43,11 +43,11 @@ struct ExportPlacement {
 struct ExportedLayer {
   std::int64_t index = 0;
   ExpertKind kind = ExpertKind::nvfp4;
-  std::string prefix;           // of its tensors, here and in the source: "model.layers.0."
-  bool fused = false;           // the source named its experts so; else one by one
-  bool has_inputs = false;      // input scales; else weight-only
-  // Dimensions of the source's tensors of scales, by their names below mlp.experts. (fused), or "weight_scale_2"
-  // and "input_scale" alone.
+  std::string prefix;       // of its tensors, here and in the source: "model.layers.0."
+  bool fused = false;       // the source named its experts so; else one by one
+  bool has_inputs = false;  // input scales; else weight-only
+  // Dimensions of the source's tensors of scales, by their names below mlp.experts. (fused), or
+  // "weight_scale_2" and "input_scale" alone.
   std::map<std::string, tensor::Shape> scale_shapes;
 
   friend bool operator==(const ExportedLayer&, const ExportedLayer&) = default;
@@ -64,13 +64,13 @@ struct ExportFacts {
   bool uneven = false;          // what was done about a width that did not fit
   bool pad = false;
   ConfigTexts configs;
-  std::string source;         // the source's directory
-  std::string source_digest;  // what decode/source_digest.h says of it
+  std::string source;                 // the source's directory
+  std::string source_digest;          // what decode/source_digest.h says of it
   std::vector<ExportedLayer> layers;  // ascending
 
   [[nodiscard]] std::string to_json() const;
-  // Error{checkpoint} that names `file` for what is not such a text, or says a format or layout that this kerf
-  // does not read: with both versions.
+  // Error{checkpoint} that names `file` for what is not such a text, or says a format or layout that this
+  // kerf does not read: with both versions.
   static ExportFacts from_json(const std::string& text, const std::string& file);
 };
 

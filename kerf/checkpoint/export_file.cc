@@ -32,11 +32,12 @@ struct ExportFile::State {
   [[nodiscard]] std::vector<Digest> table(std::string_view name, std::int64_t rows) const {
     const auto found = header.tensors.find(name);
     const tensor::Shape wanted{rows, 16};
-    if (found == header.tensors.end() || found->second.dtype != tensor::Dtype::u8 || found->second.shape != wanted)
+    if (found == header.tensors.end() || found->second.dtype != tensor::Dtype::u8 ||
+        found->second.shape != wanted)
       fail(ErrorKind::checkpoint, "{}: got {}, wanted {} U8 {}", path.string(),
-           found == header.tensors.end() ? fmt::format("no {}", name)
-                                         : fmt::format("{} {} {}", name, tensor::name(found->second.dtype),
-                                                       found->second.shape.text()),
+           found == header.tensors.end()
+               ? fmt::format("no {}", name)
+               : fmt::format("{} {} {}", name, tensor::name(found->second.dtype), found->second.shape.text()),
            name, wanted.text());
     std::vector<Digest> out(static_cast<std::size_t>(rows));
     read_exactly(file, path, found->second.begin, std::as_writable_bytes(std::span(out)));
@@ -70,8 +71,8 @@ ExportFile ExportFile::open(const std::filesystem::path& path) {
   state->header = read_header(path);
   const auto facts = state->header.metadata.find(kFactsKey);
   if (facts == state->header.metadata.end())
-    fail(ErrorKind::checkpoint, "{}: its header does not say '{}': not a file of an export, or damaged", path.string(),
-         kFactsKey);
+    fail(ErrorKind::checkpoint, "{}: its header does not say '{}': not a file of an export, or damaged",
+         path.string(), kFactsKey);
   state->facts = ExportFacts::from_json(facts->second, path.string());
   state->file = open_regular(path);
   if (state->file.bytes != state->header.file_bytes)
@@ -106,8 +107,8 @@ void ExportFile::check(std::string_view name, const Digest& got) const {
   if (wanted == state_->digests.end())
     fail(ErrorKind::checkpoint, "{}: no digest of a tensor '{}' in it", state_->path.string(), shown(name));
   if (wanted->second != got)
-    fail(ErrorKind::checkpoint, "{}: damaged: the digest of {} is {}, wanted {}", state_->path.string(), shown(name),
-         text_of(got), text_of(wanted->second));
+    fail(ErrorKind::checkpoint, "{}: damaged: the digest of {} is {}, wanted {}", state_->path.string(),
+         shown(name), text_of(got), text_of(wanted->second));
 }
 
 void ExportFile::check(std::string_view name, const Workers& workers) const {
@@ -132,21 +133,23 @@ ExportReader::ExportReader(const ExportFile& file, std::string name)
       pieces_(entry_.dtype, entry_.shape),
       digests_(static_cast<std::size_t>(pieces_.count())) {}
 
-void ExportReader::read(std::int64_t first, std::int64_t count, std::span<std::byte> to, const Workers& workers) {
+void ExportReader::read(std::int64_t first, std::int64_t count, std::span<std::byte> to,
+                        const Workers& workers) {
   const std::int64_t all = entry_.shape.rank() > 0 ? entry_.shape[0] : 1;
   const std::int64_t each = all > 0 ? (entry_.end - entry_.begin) / all : 0;
   const bool whole = first == 0 && count == all;
   if (first < 0 || count < 0 || first + count > all || std::ssize(to) != count * each ||
       (!whole && pieces_.parts() != all))
-    fail(ErrorKind::bug, "{}, {}: asked for {} of {} from {} on, to {} bytes", file_.path().string(), name_, count, all,
-         first, to.size());
+    fail(ErrorKind::bug, "{}, {}: asked for {} of {} from {} on, to {} bytes", file_.path().string(), name_,
+         count, all, first, to.size());
   const std::int64_t begin = whole ? 0 : first * pieces_.per_part();
   const std::int64_t pieces = whole ? pieces_.count() : count * pieces_.per_part();
   const std::int64_t from = first * each;
   workers.for_each(static_cast<std::size_t>(pieces), [&](std::size_t i, int) {
     const std::int64_t piece = begin + static_cast<std::int64_t>(i);
     const Pieces::Range range = pieces_.range(piece);
-    const auto part = to.subspan(static_cast<std::size_t>(range.begin - from), static_cast<std::size_t>(range.bytes));
+    const auto part =
+        to.subspan(static_cast<std::size_t>(range.begin - from), static_cast<std::size_t>(range.bytes));
     read_exactly(file_.state_->file, file_.path(), entry_.begin + range.begin, part);
     digests_[static_cast<std::size_t>(piece)] = digest_of(part);  // while it is in the cache
   });
@@ -169,7 +172,8 @@ ExportWriter::ExportWriter(const std::filesystem::path& directory, const ExportF
 
 void ExportWriter::append(std::span<const std::byte> tensor, const Workers& workers) {
   const std::size_t at = digests_.size() - 1;
-  if (at >= tensors_.size()) fail(ErrorKind::bug, "a tensor more than the {} that were announced", tensors_.size());
+  if (at >= tensors_.size())
+    fail(ErrorKind::bug, "a tensor more than the {} that were announced", tensors_.size());
   digests_.push_back(digest_of(tensor::TensorView{tensors_[at].dtype, tensors_[at].shape, tensor}, workers));
   writer_.append(tensor);
 }

@@ -72,7 +72,8 @@ class ExportReader {
 class ExportWriter {
  public:
   // Errors of SafetensorsWriter.
-  ExportWriter(const std::filesystem::path& directory, const ExportFacts& facts, std::vector<NamedShape> tensors);
+  ExportWriter(const std::filesystem::path& directory, const ExportFacts& facts,
+               std::vector<NamedShape> tensors);
 
   void append(std::span<const std::byte> tensor, const Workers& workers);
   // After the last tensor: the digest of all of this file, for the other ranks.

@@ -59,8 +59,9 @@ struct TensorEntry {
 // `stray_bytes` (a note, not a fault).
 struct Header {
   std::map<std::string, TensorEntry, std::less<>> tensors;
-  std::map<std::string, std::string, std::less<>> metadata;  // __metadata__'s strings; the first where a key comes twice
-  std::int64_t data_begin = 0;                               // bytes in front of the tensors
+  std::map<std::string, std::string, std::less<>>
+      metadata;                 // __metadata__'s strings; the first where a key comes twice
+  std::int64_t data_begin = 0;  // bytes in front of the tensors
   std::int64_t file_bytes = 0;
   std::int64_t stray_bytes = 0;
 };

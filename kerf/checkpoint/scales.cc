@@ -139,6 +139,9 @@ LayerScales Layer::scales(Faults& faults) const {
     out.in2 = second.largest;
     out.least13 = first.least;
     out.least2 = second.least;
+    out.in_gate = usable(input_scales[0]);
+    out.in_up = usable(input_scales[1]);
+    out.in_down = usable(input_scales[2]);
     return out;
   }
   if (source_.quant_algo == "W4A16_NVFP4") {

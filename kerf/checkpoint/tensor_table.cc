@@ -63,6 +63,13 @@ TensorTable::TensorTable(const std::filesystem::path& directory, std::int64_t ex
           fmt::format("{}: {} bytes that belong to no tensor", shards_.files[s], headers_[s].stray_bytes));
 }
 
+TensorTable::TensorTable(const std::filesystem::path& file) {
+  shards_.files.push_back(file.filename().string());
+  opened_.push_back(DataFile::open(file));
+  headers_.push_back(read_header(*opened_.back()));
+  resolve_alone();
+}
+
 void TensorTable::add(const std::pair<const std::string, TensorEntry>& tensor, std::size_t shard) {
   by_name_.emplace(tensor.first, Located{&tensor.second, shard});
   names_.push_back(tensor.first);

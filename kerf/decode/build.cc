@@ -125,7 +125,8 @@ void place(const checkpoint::MoeLayer& from, std::int64_t intermediate, const Ex
   });
 }
 
-// The checkpoint has seen to it that all layers or none have the norm, and that it is BF16 [H].
+}  // namespace
+
 std::optional<tail::RouteNorm> read_norm(const checkpoint::MoeLayer& from,
                                          const checkpoint::ModelConfig& config) {
   if (!config.post_norm) return std::nullopt;
@@ -134,6 +135,8 @@ std::optional<tail::RouteNorm> read_norm(const checkpoint::MoeLayer& from,
   return tail::RouteNorm{tail::effective_gain(stored, static_cast<float>(config.post_norm->gain_center)),
                          config.post_norm->gain_before_norm, static_cast<float>(config.post_norm->eps)};
 }
+
+namespace {
 
 Whole whole_experts(const checkpoint::ModelConfig& config, ExpertKind kind, int ranks,
                     const BuildOptions& options) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -74,5 +75,10 @@ std::vector<std::int64_t> select_layers(const checkpoint::Checkpoint& from,
 // is given: what was checked and converted here is added.
 std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions& options, const Rank& rank,
                          Startup* startup = nullptr);
+
+// The norm after a layer's experts, where the model has one. (The checkpoint has seen to it that all layers
+// or none have it, and that it is BF16 [H].)
+std::optional<tail::RouteNorm> read_norm(const checkpoint::MoeLayer& from,
+                                         const checkpoint::ModelConfig& config);
 
 }  // namespace kerf::decode

@@ -224,7 +224,7 @@ Facts facts_of(const checkpoint::ModelConfig& config, std::span<const Layer> lay
   const auto nvfp4 = std::find_if(layers.begin(), layers.end(), [](const Layer& layer) {
     return layer.kind == checkpoint::ExpertKind::nvfp4;
   });
-  facts.width = (nvfp4 != layers.end() ? *nvfp4 : layers.front()).ep->shape().intermediate;
+  facts.width = (nvfp4 != layers.end() ? *nvfp4 : layers.front()).width();
   facts.top_k = config.top_k;
   return facts;
 }

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kerf/base/format.h"
+#include "kerf/decode/device_sizes.h"
 #include "kerf/decode/internal/device_rank.h"
 
 namespace kerf::decode::internal {
@@ -25,21 +26,25 @@ void put(const Tensor& to, std::span<const T> values, std::string_view what) {
   cuda::copy(to.bytes().data(), values.data(), values.size_bytes());
 }
 
+DeviceExtent extent_of(const op::RoutedExperts& experts, std::int64_t tokens) {
+  return {tokens, experts.num_experts(), experts.shape().hidden, experts.top_k()};
+}
+
 DeviceLayer device_layer(const Layer& layer, std::int64_t tokens, tensor::Memory& memory) {
-  const std::int64_t hidden = layer.ep->shape().hidden;
-  const std::int64_t k = layer.ep->top_k();
-  const std::int64_t experts = layer.ep->num_experts();
+  const DeviceLayerShapes shapes(extent_of(layer.bound(), tokens), layer.input == op::Input::nvfp4,
+                                 layer.norm && !layer.norm->gain.empty(), layer.sliced.has_value());
   DeviceLayer out;
   out.layer = &layer;
+  const float scale = layer.input == op::Input::nvfp4 ? layer.input_scale() : 1.0F;
   if (layer.input == op::Input::nvfp4)
-    out.gs = uploaded(memory, Dtype::f32, layer.nvfp4().a1_gscale.as<float>());
+    out.gs = uploaded(memory, Dtype::f32, std::span<const float>(&scale, 1));
   if (layer.norm) out.gain = uploaded(memory, Dtype::bf16, std::span<const std::uint16_t>(layer.norm->gain));
-  out.x = Tensor(memory, Dtype::bf16, {tokens, hidden});
-  out.logits = Tensor(memory, Dtype::f32, {tokens, experts});
-  out.bias = Tensor(memory, Dtype::f32, {experts});
-  out.ids = Tensor(memory, Dtype::i32, {tokens, k});
-  out.weights = Tensor(memory, Dtype::f32, {tokens, k});
-  out.out = Tensor(memory, Dtype::bf16, {tokens, hidden});
+  out.x = Tensor(memory, Dtype::bf16, shapes.x);
+  out.logits = Tensor(memory, Dtype::f32, shapes.logits);
+  out.bias = Tensor(memory, Dtype::f32, shapes.bias);
+  out.ids = Tensor(memory, Dtype::i32, shapes.ids);
+  out.weights = Tensor(memory, Dtype::f32, shapes.weights);
+  out.out = Tensor(memory, Dtype::bf16, shapes.out);
   return out;
 }
 
@@ -71,37 +76,33 @@ DeviceRank::DeviceRank(std::span<const Layer* const> layers, const Plan& plan,
   for (const StackStep& step : steps) tokens = std::max(tokens, step.tokens);
   if (tokens > plan.max_tokens)
     fail(ErrorKind::usage, "a stack of {} tokens, planned for at most {}", tokens, plan.max_tokens);
-  const op::RoutedExperts& first = *layers.front()->ep;
-  const std::int64_t hidden = first.shape().hidden;
-  StepSizes sizes;
-  std::int64_t counters = 0;
-  std::int64_t kept = 0;
+  // Whatever the steps' tactics: so much can be said beforehand (device_sizes.h).
+  std::vector<DeviceKind> kinds;
   bool sums = false;
-  for (const Layer* each : layers) {
-    const Layer& layer = *each;
-    layers_.push_back(device_layer(layer, tokens, memory_));
-    for (const StackStep& step : steps) {
-      const Shape shape = shape_of(layer, step);
-      const op::sm90::DeviceExperts& experts = device_experts(layer.experts(step.mode));
-      sizes.cover({routing::metadata_words(shape.metadata), op::gemm2_rows(shape.metadata, hidden),
-                   static_cast<std::int64_t>(experts.scratch_bytes(shape.metadata, shape.tactic))});
-      counters = std::max(counters, static_cast<std::int64_t>(experts.counter_words(shape.metadata)));
-      kept = std::max(kept, static_cast<std::int64_t>(experts.kept_bytes(shape.metadata)));
-      sums = sums || (step.tail == tail::Kind::exact && layer.sliced_in(step.mode));
+  for (const Layer* layer : layers) {
+    layers_.push_back(device_layer(*layer, tokens, memory_));
+    for (const op::RoutedExperts* bound : {layer->ep.get(), layer->tp.get()}) {
+      if (bound == nullptr) continue;
+      (void)device_experts(*bound);
+      const DeviceKind kind{arithmetic_of(layer->kind, bound->input()), bound->shape()};
+      if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
     }
+    for (const StackStep& step : steps)
+      sums = sums || (step.tail == tail::Kind::exact && layer->sliced_in(step.mode));
   }
-  metadata_ = Tensor(memory_, Dtype::i32, {sizes.metadata_words});
-  codes_ = Tensor(memory_, Dtype::u8, {tokens, hidden / 2});
-  scales_ = Tensor(memory_, Dtype::f8_e4m3, {tokens, hidden / 16});
-  ids_ = Tensor(memory_, Dtype::i32, {tokens, first.top_k()});
-  weights_ = Tensor(memory_, Dtype::f32, {tokens, first.top_k()});
-  scratch_ = Tensor(memory_, Dtype::u8, {sizes.workspace});
-  counters_ = Tensor(memory_, Dtype::i32, {counters});
-  kept_ = Tensor(memory_, Dtype::u8, {kept});
+  const DeviceStepShapes shapes(kinds, extent_of(layers.front()->bound(), tokens), sums);
+  metadata_ = Tensor(memory_, Dtype::i32, shapes.metadata);
+  codes_ = Tensor(memory_, Dtype::u8, shapes.codes);
+  scales_ = Tensor(memory_, Dtype::f8_e4m3, shapes.scales);
+  ids_ = Tensor(memory_, Dtype::i32, shapes.ids);
+  weights_ = Tensor(memory_, Dtype::f32, shapes.weights);
+  scratch_ = Tensor(memory_, Dtype::u8, shapes.scratch);
+  counters_ = Tensor(memory_, Dtype::i32, shapes.counters);
+  kept_ = Tensor(memory_, Dtype::u8, shapes.kept);
   cuda::zero(kept_.bytes().data(), kept_.bytes().size());
-  rows_ = Tensor(memory_, Dtype::bf16, {sizes.rows, hidden});
-  if (sums) sums_ = Tensor(memory_, Dtype::f32, {sizes.rows, hidden});
-  partial_ = Tensor(memory_, Dtype::bf16, {tokens, hidden});
+  rows_ = Tensor(memory_, Dtype::bf16, shapes.rows);
+  if (sums) sums_ = Tensor(memory_, Dtype::f32, shapes.sums);
+  partial_ = Tensor(memory_, Dtype::bf16, shapes.partial);
 }
 
 void DeviceRank::set_g2_alphas(std::size_t position, std::span<const float> all) {

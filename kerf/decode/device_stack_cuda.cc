@@ -45,8 +45,8 @@ class Ensemble {
     const DeviceLayer& l = r.layer(position);
     tail::DeviceTail t;
     t.tokens = step.tokens;
-    t.top_k = l.layer->ep->top_k();
-    t.hidden = l.layer->ep->shape().hidden;
+    t.top_k = l.layer->bound().top_k();
+    t.hidden = l.layer->bound().shape().hidden;
     t.count = step.tokens;
     t.part[0] = r.part(position, step);
     t.weights = r.weights();
@@ -73,7 +73,7 @@ class Ensemble {
   // The partial sums of `members`, into each of their outputs.
   void sum(const std::vector<std::size_t>& members, std::size_t position, const StackStep& step,
            cuda::StreamHandle stream) const {
-    const std::int64_t values = step.tokens * ranks_.front()->layer(position).layer->ep->shape().hidden;
+    const std::int64_t values = step.tokens * ranks_.front()->layer(position).layer->bound().shape().hidden;
     const auto n = static_cast<std::int64_t>(members.size());
     constexpr std::int64_t unit = 64;  // every width is a multiple of it
     const std::int64_t share = (values + n * unit - 1) / (n * unit) * unit;
@@ -204,7 +204,7 @@ class Stack final : public DeviceStack {
 
   [[nodiscard]] std::vector<std::uint16_t> output(std::size_t position) const override {
     const DeviceLayer& l = mine_->layer(position);
-    std::vector<std::uint16_t> out(static_cast<std::size_t>(tokens_ * l.layer->ep->shape().hidden));
+    std::vector<std::uint16_t> out(static_cast<std::size_t>(tokens_ * l.layer->bound().shape().hidden));
     cuda::copy(out.data(), l.out.bytes().data(), out.size() * sizeof(std::uint16_t));
     return out;
   }

@@ -52,7 +52,7 @@ Verdict exact_refused(std::span<const Layer> layers, std::int64_t slices) {
   for (const Layer& layer : layers) {
     if (layer.kind != checkpoint::ExpertKind::nvfp4) continue;
     if (layer.input == op::Input::bf16) return no_canonical_sums(layer.index);
-    if (Verdict v = exact_refused(layer.ep->shape().intermediate, slices)) return v;
+    if (Verdict v = exact_refused(layer.width(), slices)) return v;
   }
   return std::nullopt;
 }

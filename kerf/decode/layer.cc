@@ -23,6 +23,8 @@ layout::Bf16View Layer::bf16() const {
   fail(ErrorKind::bug, "layer {} does not hold BF16 experts", index);
 }
 
+float Layer::input_scale() const { return (sliced ? sliced->view() : nvfp4()).a1_gscale.as<float>()[0]; }
+
 std::int64_t Layer::expert_bytes(Mode mode) const {
   std::size_t bytes = 0;
   if (kind == checkpoint::ExpertKind::bf16) {

@@ -37,6 +37,7 @@ struct Layer {
   std::unique_ptr<op::RoutedExperts> ep;
   std::optional<layout::Nvfp4Experts> sliced;
   std::unique_ptr<op::RoutedExperts> tp;
+  std::int64_t whole_width = 0;  // I of the whole experts, where none are here (exported slices)
   std::optional<tail::RouteNorm> norm;
 
   // The stock experts, whoever owns them; Error{bug} for a layer of another kind.
@@ -46,7 +47,15 @@ struct Layer {
   [[nodiscard]] std::int64_t expert_bytes(Mode mode) const;
   // Whether steps of `mode` run on sliced experts.
   [[nodiscard]] bool sliced_in(Mode mode) const { return mode == Mode::tp && tp != nullptr; }
+  // Slices that were exported as such have no whole experts: there are no steps of Mode::ep then.
+  [[nodiscard]] bool runs(Mode mode) const { return ep != nullptr || sliced_in(mode); }
   [[nodiscard]] const op::RoutedExperts& experts(Mode mode) const { return sliced_in(mode) ? *tp : *ep; }
+  // Whatever is bound: what does not depend on the mode (H, E, K, the input) is asked of it.
+  [[nodiscard]] const op::RoutedExperts& bound() const { return ep != nullptr ? *ep : *tp; }
+  // I of whole experts as converted.
+  [[nodiscard]] std::int64_t width() const { return ep != nullptr ? ep->shape().intermediate : whole_width; }
+  // What quantised rows are scaled by, a1_gscale. NVFP4 layers.
+  [[nodiscard]] float input_scale() const;
 };
 
 }  // namespace kerf::decode

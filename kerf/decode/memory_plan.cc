@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "kerf/base/format.h"
+#include "kerf/decode/device_sizes.h"
 #include "kerf/decode/exact.h"
 #include "kerf/decode/fit.h"
+#include "kerf/decode/internal/staging.h"
 #include "kerf/decode/plan.h"
 #include "kerf/decode/probe.h"
 #include "kerf/layout/geometry.h"
@@ -50,17 +52,13 @@ std::vector<Whole> wholes(const MemoryRequest& r) {
 }
 
 // What one rank runs steps on.
-struct Held {
-  op::Arithmetic arithmetic;
-  layout::ExpertsShape shape;
-};
-
-std::vector<Held> held(const MemoryRequest& r) {
-  std::vector<Held> out;
+std::vector<DeviceKind> held(const MemoryRequest& r) {
+  std::vector<DeviceKind> out;
   for (const Whole& whole : wholes(r)) {
     const layout::ExpertsShape shape = whole.shape(r.fit);
-    out.push_back({whole.arithmetic, shape});
-    if (r.tp > 1 && whole.arithmetic != op::Arithmetic::bf16)
+    const bool bf16 = whole.arithmetic == op::Arithmetic::bf16;
+    if (bf16 || !r.exported_slices) out.push_back({whole.arithmetic, shape});
+    if (r.tp > 1 && !bf16)
       out.push_back(
           {whole.arithmetic,
            {r.experts / r.rows, r.hidden, layout::slice_of(shape.intermediate, r.tp, r.part).width}});
@@ -70,11 +68,11 @@ std::vector<Held> held(const MemoryRequest& r) {
 
 // What every layer's step shares: as much as make_plan() finds at any tactic and number of tokens.
 std::int64_t step_buffers(const MemoryRequest& r) {
-  const op::Backend& backend = op::backend(r.backend);
+  const op::Backend& backend = op::planning_backend(r.backend);
   StepSizes sizes;
   for (std::int64_t t = 0; t <= r.tokens; ++t) {
     const std::vector<op::Tactic> valid = backend.tactics(t);
-    for (const Held& h : held(r)) {
+    for (const DeviceKind& h : held(r)) {
       std::vector<op::Tactic> keys =
           tactics::tactic_keys(valid, t, r.top_k, h.shape.experts, PlanOptions().largest_tile);
       keys.push_back({op::tiles.front(), -1});  // the public op's default
@@ -141,7 +139,7 @@ Verdict bad_shape(const MemoryRequest& r) {
     return because(ErrorKind::usage, "slice {} of {}, wanted 0 to {}", r.part, r.tp, r.tp - 1);
   // Whole experts of each kind: what build() asks of the same backend.
   const op::Backend* backend = nullptr;
-  if (Verdict v = attempt([&] { backend = &op::backend(r.backend); })) return v;
+  if (Verdict v = attempt([&] { backend = &op::planning_backend(r.backend); })) return v;
   MemoryRequest one = r;
   one.ranks = 1;
   for (const Whole& whole : wholes(one))
@@ -162,28 +160,133 @@ Verdict unsupported(const MemoryRequest& r) {
   return because(shape->kind, "{}; {}", shape->text, placement->text);
 }
 
+namespace {
+
+bool exact_slices(const MemoryRequest& r) {
+  return r.tail.kind == tail::Kind::exact && r.tp > 1 && r.nvfp4_layers > 0;
+}
+
+// What the steps of all layers take on a device.
+std::int64_t stack_bytes(const MemoryRequest& r) {
+  const DeviceExtent extent{r.tokens, r.experts, r.hidden, r.top_k};
+  const DeviceLayerShapes nvfp4(extent, r.input == op::Input::nvfp4, r.norm, r.tp > 1);
+  const DeviceLayerShapes bf16(extent, false, r.norm, false);
+  return r.nvfp4_layers * nvfp4.bytes() + r.bf16_layers * bf16.bytes() +
+         DeviceStepShapes(held(r), extent, exact_slices(r)).bytes();
+}
+
+// Page-locked memory on the way to a device: kinds of experts have slots of their own.
+std::int64_t staging_of(const MemoryRequest& r, const MemoryPlan& p) {
+  const auto slots = [](std::int64_t count, std::int64_t bytes, std::int64_t each, std::int64_t fixed) {
+    return internal::staged_in_all(count, bytes) * each + internal::staging_slots(count, bytes) * fixed;
+  };
+  std::int64_t bytes = 0;
+  if (r.nvfp4_layers > 0) {
+    const std::int64_t n = r.exported_slices ? r.experts / r.rows : r.experts / r.ranks;
+    const std::int64_t width = r.exported_slices ? p.slice : p.width;
+    const std::int64_t fixed = nvfp4_layer(0, r.hidden, width).total();  // scalars of a layer
+    bytes += slots(n, nvfp4_layer(n, r.hidden, width).total(),
+                   nvfp4_layer(1, r.hidden, width).total() - fixed, fixed);
+  }
+  if (r.bf16_layers > 0) {
+    const std::int64_t n = r.experts / r.ranks;
+    const std::int64_t each = 3 * r.hidden * p.bf16_width * 2;
+    bytes += slots(n, n * each, each, 0);
+  }
+  return bytes;
+}
+
+// Who has what, stage by stage.
+void share_out(const MemoryRequest& r, MemoryPlan& p) {
+  const std::int64_t whole = p.ep.total();
+  const std::int64_t added = p.tp.total();
+  p.block = r.block;
+  if (!p.on_device) {
+    p.host.load = p.host.convert = p.exported ? whole + added : whole;
+    p.host.reshard = p.reshard + r.block;
+    p.host.warm_up = p.host.steps = p.steady + r.block;
+    return;
+  }
+  const std::int64_t scalars = p.ep.scalars + p.tp.scalars;
+  const std::int64_t weights = whole + added - scalars;
+  const std::int64_t loaded = p.exported ? weights : whole - p.ep.scalars;
+  p.host.load = p.exported ? scalars : p.ep.scalars;
+  p.host.convert = p.host.load + p.staging;
+  p.host.reshard = scalars + r.block + p.probe;
+  p.host.warm_up = p.host.steps = scalars + r.block + p.buffers;
+  p.device.load = p.device.convert = loaded;
+  p.device.reshard = p.exported ? loaded : weights + std::max(p.packed, p.probe > 0 ? p.run : 0);
+  // The stack is made when warm-up is over.
+  p.device.warm_up = weights + p.run;
+  p.device.steps = weights + p.stack;
+}
+
+}  // namespace
+
 MemoryPlan memory_plan(const MemoryRequest& r) {
   require(unsupported(r));
   const std::int64_t local = r.experts / r.ranks;
   MemoryPlan p;
+  p.exported = r.exported_slices;
+  p.on_device = r.backend == "cuda";
   p.width = layout::converted_width(r.intermediate, r.tp, r.fit);
   p.bf16_width = layout::converted_width(r.intermediate, 1, r.fit);
   p.slice = r.tp > 1 ? layout::slice_of(p.width, r.tp, r.part).width : p.width;
   const KindBytes stock = nvfp4_layer(local, r.hidden, p.width);
-  p.ep = times(r.nvfp4_layers, stock);
+  if (!r.exported_slices) p.ep = times(r.nvfp4_layers, stock);
   p.ep.bf16 = r.bf16_layers * local * 3 * r.hidden * p.bf16_width * 2;
   if (r.tp > 1) {
     p.tp = times(r.nvfp4_layers, nvfp4_layer(r.experts / r.rows, r.hidden, p.slice));
-    p.packed = std::max({stock.w13, stock.w13_sf, stock.w2, stock.w2_sf});
-    p.probe =
-        probe_bytes(op::backend(r.backend), nvfp4_arithmetic(r), {local, r.hidden, p.width},
-                    {r.experts / r.rows, r.hidden, p.slice}, r.experts, r.top_k, static_cast<int>(r.ranks));
+    if (!r.exported_slices) {
+      p.packed = std::max({stock.w13, stock.w13_sf, stock.w2, stock.w2_sf});
+      p.probe =
+          probe_bytes(op::planning_backend(r.backend), nvfp4_arithmetic(r), {local, r.hidden, p.width},
+                      {r.experts / r.rows, r.hidden, p.slice}, r.experts, r.top_k, static_cast<int>(r.ranks));
+    }
   }
   p.buffers = step_buffers(r);
-  p.load = p.ep.total();
+  p.load = p.exported ? p.ep.total() + p.tp.total() : p.ep.total();
   p.reshard = p.ep.total() + p.tp.total() + std::max(p.packed, p.probe);
   p.steady = p.ep.total() + p.tp.total() + p.buffers;
+  if (p.on_device) {
+    p.staging = staging_of(r, p);
+    p.stack = stack_bytes(r);
+    p.run = device_run_bytes(held(r),
+                             {std::max(r.tokens, probe_tokens({}, r.top_k, static_cast<int>(r.ranks))),
+                              r.experts, r.hidden, r.top_k},
+                             exact_slices(r));
+  }
+  share_out(r, p);
   return p;
+}
+
+StageTerms worst_stage(const MemoryPlan& p, bool device) {
+  const StagePeaks& peaks = device ? p.device : p.host;
+  const std::array<std::pair<const char*, std::int64_t>, 5> stages = {{{"load", peaks.load},
+                                                                       {"convert", peaks.convert},
+                                                                       {"reshard", peaks.reshard},
+                                                                       {"warm-up", peaks.warm_up},
+                                                                       {"steps", peaks.steps}}};
+  const auto worst = std::ranges::max_element(stages, {}, [](const auto& s) { return s.second; });
+  StageTerms out{worst->first, {}, worst->second};
+  std::int64_t left = worst->second;
+  const auto term = [&](const char* what, std::int64_t bytes) {
+    if (bytes > 0) out.terms.emplace_back(what, bytes);
+    left -= bytes;
+  };
+  const bool early = !p.exported && (worst == stages.begin() || worst == stages.begin() + 1);
+  const auto share = [&](const KindBytes& kinds) {
+    return !p.on_device ? kinds.total() : device ? kinds.total() - kinds.scalars : kinds.scalars;
+  };
+  term(p.on_device && !device ? "scalars of stock experts" : "stock experts", share(p.ep));
+  if (!early) term(p.on_device && !device ? "scalars of sliced experts" : "sliced experts", share(p.tp));
+  if (!device && worst - stages.begin() >= 2) term("blocks around the experts", p.block);
+  // What is left is the stage's own.
+  const std::array<const char*, 5> own = {"", "page-locked staging", "one packed kind or a probe",
+                                          device ? "a run of the op" : "buffers of steps",
+                                          "buffers of steps"};
+  term(own[static_cast<std::size_t>(worst - stages.begin())], left);
+  return out;
 }
 
 }  // namespace kerf::decode

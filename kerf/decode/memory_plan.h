@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "kerf/base/error.h"
 #include "kerf/layout/geometry.h"
@@ -28,6 +30,9 @@ struct MemoryRequest {
   std::string backend = "cpu";         // op::backend_names()
   std::int64_t workers = 1;            // worker threads of a rank
   tail::Options tail{};
+  bool exported_slices = false;  // the start is from an export of slices: there are no whole NVFP4 experts
+  bool norm = false;             // a norm after the experts
+  std::int64_t block = 0;        // bytes of the blocks around the experts, on every rank
 };
 
 // Bytes of the converted tensors on one rank, all layers together.
@@ -36,6 +41,17 @@ struct KindBytes {
   std::int64_t scalars = 0;  // g1_alphas, g1_scale_c, g2_alphas, a1_gscale, a2_gscale
   std::int64_t bf16 = 0;     // w13 and w2 of BF16 layers
   [[nodiscard]] std::int64_t total() const { return w13 + w13_sf + w2 + w2_sf + scalars + bf16; }
+};
+
+// The most bytes in use during each stage of a start and its steps.
+struct StagePeaks {
+  std::int64_t load = 0;     // converted experts, as loading leaves them
+  std::int64_t convert = 0;  // and what carries them to a device
+  std::int64_t reshard = 0;  // stock and sliced experts, and the larger of one packed kind and a probe
+  std::int64_t warm_up = 0;  // all that stays, buffers of steps, and the op's runs on a device
+  std::int64_t steps = 0;    // all that stays, and buffers of steps
+
+  friend bool operator==(const StagePeaks&, const StagePeaks&) = default;
 };
 
 struct MemoryPlan {
@@ -54,7 +70,26 @@ struct MemoryPlan {
   std::int64_t load = 0;     // ep
   std::int64_t reshard = 0;  // ep + tp + the larger of packed and probe; equals load at tp 1
   std::int64_t steady = 0;   // ep + tp + buffers: the stock experts stay
+  // The same by where it lies. Without a device all is the host's, with one (backend "cuda") the host has
+  // scalars, staging and its own buffers of steps. What the driver and the op's constants take (some KiB a
+  // layer) is left out.
+  bool on_device = false;
+  bool exported = false;     // the request's exported_slices: sliced experts are loaded as they are
+  std::int64_t block = 0;    // the request's
+  std::int64_t staging = 0;  // page-locked, on the host
+  std::int64_t stack = 0;    // step buffers and workspace on the device
+  std::int64_t run = 0;      // on the device, while warm-up or probe run the op
+  StagePeaks host, device;
 };
+
+// A stage's bytes, term by term.
+struct StageTerms {
+  const char* stage = "";
+  std::vector<std::pair<const char*, std::int64_t>> terms;  // of one rank; without those of no bytes
+  std::int64_t total = 0;
+};
+// The stage that takes most, of the host's memory or the device's.
+StageTerms worst_stage(const MemoryPlan& plan, bool device);
 
 // Nothing, or why there can be no such decode: usage (a number below 1, K > E, more than most_tokens tokens,
 // sizes beyond 2^60 bytes, no such backend) or unsupported (a shape that the layout cannot hold or the

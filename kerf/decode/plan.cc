@@ -33,7 +33,7 @@ std::vector<Bound> distinct(std::span<const Layer> layers, bool stock_alone = fa
   std::vector<Prepared> seen;
   for (const Layer& layer : layers) {
     for (const Mode mode : {Mode::ep, Mode::tp}) {
-      if (stock_alone && mode == Mode::tp) continue;
+      if ((stock_alone && mode == Mode::tp) || !layer.runs(mode)) continue;
       if (std::any_of(seen.begin(), seen.end(), [&](const Prepared& p) { return is_of(p, layer, mode); }))
         continue;
       out.push_back({&layer, mode});
@@ -91,7 +91,7 @@ void allocate(Plan& plan, const StepSizes& sizes, std::span<const Layer> layers,
               const Rank& rank) {
   using tensor::Dtype;
   tensor::Memory& memory = rank.memory;
-  const op::RoutedExperts& experts = layers.front().experts(Mode::ep);
+  const op::RoutedExperts& experts = layers.front().bound();
   const bool sliced = !stock_alone && std::any_of(layers.begin(), layers.end(),
                                                   [](const Layer& l) { return l.tp != nullptr; });
   const std::int64_t t = plan.max_tokens;

@@ -35,7 +35,7 @@ ProbeInput make_input(const Layer& layer, const ProbeOptions& options, int ranks
   if (layer.input == op::Input::nvfp4) {
     in.codes.resize(x.size() / 2);
     in.scales.resize(x.size() / 16);
-    numeric::quantise_rows(x, hidden, layer.nvfp4().a1_gscale.as<float>()[0], in.codes, in.scales);
+    numeric::quantise_rows(x, hidden, layer.input_scale(), in.codes, in.scales);
     in.tokens = {tokens, in.codes, in.scales, {}};
   } else {
     in.tokens = {tokens, {}, {}, x};

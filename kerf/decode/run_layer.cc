@@ -120,8 +120,7 @@ Rows rows_from_f32(const Layer& layer, const std::vector<float>& x) {
   if (layer.input == op::Input::nvfp4) {
     rows.a.resize(x.size() / 2);
     rows.a_sf.resize(x.size() / 16);
-    numeric::quantise_rows(x, layer.ep->shape().hidden, layer.nvfp4().a1_gscale.as<float>()[0], rows.a,
-                           rows.a_sf);
+    numeric::quantise_rows(x, layer.bound().shape().hidden, layer.input_scale(), rows.a, rows.a_sf);
     return rows;
   }
   rows.x.resize(x.size());

@@ -6,6 +6,7 @@
 #include "kerf/base/format.h"
 #include "kerf/comm/agree.h"
 #include "kerf/decode/exact.h"
+#include "kerf/decode/exported.h"
 #include "kerf/decode/inputs.h"
 
 namespace kerf::decode {
@@ -33,6 +34,12 @@ Verdict tail_refused(const Plan& plan, TailKind tail) {
   return because(ErrorKind::usage, "an exact step of a runtime that was built for fast ones");
 }
 
+Verdict lacking(const Layer& layer, Mode mode) {
+  if (layer.runs(mode)) return std::nullopt;
+  return because(ErrorKind::usage, "layer {}: an {} step on exported slices, which have no whole experts",
+                 layer.index, name(mode));
+}
+
 // One line that tells how the TP build went.
 void log_sharding(const Rank& rank, std::span<const Layer> layers, const ShardReport& report,
                   const Plan& plan, std::int64_t first_tokens) {
@@ -43,7 +50,7 @@ void log_sharding(const Rank& rank, std::span<const Layer> layers, const ShardRe
   const TacticChoice& choice = plan.tactic;
   const int tp = rank.row().size();
   const int rows = rank.group.size() / tp;
-  const std::int64_t width = layer->ep->shape().intermediate;
+  const std::int64_t width = layer->width();
   const std::int64_t widest = layout::slice_of(width, tp, 0).width;
   const std::int64_t narrowest = layout::slice_of(width, tp, tp - 1).width;
   rank.info(
@@ -82,7 +89,11 @@ void choose_tactics(Plan& plan, std::span<const Layer> layers, const RuntimeOpti
 
 }  // namespace
 
-Runtime Runtime::build(const checkpoint::Checkpoint& from, const RuntimeOptions& options, const Rank& rank) {
+Runtime Runtime::build(const checkpoint::Checkpoint& source, const RuntimeOptions& wanted, const Rank& rank) {
+  RuntimeOptions options = wanted;
+  options.build.fit = fit_of(source, wanted.build.fit);
+  options.build.slices = options.expert_tp ? rank.row().size() : 1;
+  const checkpoint::Checkpoint from = of_rank(source, options.build.slices, options.build.fit, rank);
   routing::Router router;
   comm::agreed(rank.group, "checking what to build", [&] {
     const std::vector<std::int64_t> layers = select_layers(from, options.build.layers);
@@ -94,10 +105,9 @@ Runtime Runtime::build(const checkpoint::Checkpoint& from, const RuntimeOptions&
     check_tokens(options.max_tokens);
   });
   BuildOptions loading = options.build;
-  loading.slices = options.expert_tp ? rank.row().size() : 1;
   if (options.progress && rank.group.rank() == 0)
     loading.progress = [&](std::int64_t done, std::int64_t of) { options.progress("loading", done, of); };
-  return assemble([&](Startup& startup) { return decode::build(from, loading, rank, &startup); },
+  return assemble([&](Startup& startup) { return decode::load(from, loading, rank, &startup); },
                   [&](std::span<const Layer> layers) {
                     std::vector<std::int64_t> indices;
                     for (const Layer& layer : layers) indices.push_back(layer.index);
@@ -140,16 +150,22 @@ Runtime Runtime::assemble(const std::function<std::vector<Layer>(Startup&)>& lay
   Runtime out(rank, router);
   Startup& startup = out.startup_;
   out.layers_ = layers(startup);
-  out.footprint_.stock = rank.in_use() - before;
+  // Slices that were exported as such are there already.
+  for (const Layer& layer : out.layers_)
+    if (layer.sliced) out.footprint_.sliced += layer.sliced->bytes();
+  const bool resident = out.footprint_.sliced > 0;
+  out.footprint_.stock = rank.in_use() - before - out.footprint_.sliced;
   {
     const Timing timing(startup.blocks);
     out.blocks_ = blocks(out.layers_);
   }
-  out.footprint_.block = rank.in_use() - before - out.footprint_.stock;
+  out.footprint_.block = rank.in_use() - before - out.footprint_.stock - out.footprint_.sliced;
   if (options.expert_tp) {
     if (options.tail.kind == tail::Kind::exact)
       comm::agreed(rank.group, "checking for exact tails",
                    [&] { require(exact_refused(out.layers_, rank.row().size())); });
+  }
+  if (options.expert_tp && !resident) {
     ShardOptions sharding{options.build.backend, options.probe, {}, options.build.fit.uneven};
     if (reports)
       sharding.progress = [&](std::int64_t done, std::int64_t of) {
@@ -190,7 +206,8 @@ Runtime Runtime::assemble(const std::function<std::vector<Layer>(Startup&)>& lay
 void Runtime::warm_up() const {
   Inputs in;
   comm::agreed(rank_.group, "making the warm-up's inputs", [&] {
-    in = spread_inputs(0, warm_tokens_, {router_.experts, layers_.front().ep->shape().hidden, router_.top_k});
+    in = spread_inputs(0, warm_tokens_,
+                       {router_.experts, layers_.front().bound().shape().hidden, router_.top_k});
     in.logits.assign(static_cast<std::size_t>(warm_tokens_ * router_.experts), 0.0F);
     for (std::size_t r = 0; r < in.ids.size(); ++r) {
       const std::size_t token = r / static_cast<std::size_t>(router_.top_k);
@@ -205,7 +222,7 @@ void Runtime::warm_up() const {
       inputs = {warm_tokens_, in.x, {}, {}, {}, {}, &router_, in.logits, {}};
     for (const tail::Kind kind : {tail::Kind::fast, tail::Kind::exact}) {
       if (kind == tail::Kind::exact && plan_.tail.kind != kind) continue;
-      (void)execute(i, Mode::ep, inputs, kind);
+      if (layer.runs(Mode::ep)) (void)execute(i, Mode::ep, inputs, kind);
       if (layer.tp != nullptr) (void)execute(i, Mode::tp, inputs, kind);
     }
   }
@@ -219,7 +236,7 @@ void Runtime::warm_up_blocks() const {
   comm::agreed(rank_.group, "making the warm-up's rows",
                [&] { x = unit_rows(0, warm_tokens_, blocks_.front().weights.model_hidden()); });
   for (std::size_t i = 0; i < layers_.size(); ++i) {
-    (void)execute_block(i, Mode::ep, warm_tokens_, x);
+    if (layers_[i].runs(Mode::ep)) (void)execute_block(i, Mode::ep, warm_tokens_, x);
     if (layers_[i].tp != nullptr) (void)execute_block(i, Mode::tp, warm_tokens_, x);
   }
 }
@@ -233,6 +250,7 @@ const Layer& Runtime::at(std::size_t position) const {
 std::span<const std::uint16_t> Runtime::execute(std::size_t position, Mode mode, const StepInputs& inputs,
                                                 TailKind tail) const {
   const Layer& layer = at(position);
+  require(lacking(layer, mode));
   require(refused(layer, plan_, inputs));
   require(tail_refused(plan_, tail));
   return decode::execute(layer, mode, inputs, plan_, rank_, tail);
@@ -254,6 +272,7 @@ std::span<const std::uint16_t> Runtime::execute_block(std::size_t position, Mode
                                                       std::span<const std::uint16_t> x, TailKind tail,
                                                       std::chrono::nanoseconds* experts) const {
   const block::Weights& weights = block_at(position, tokens, x.size());
+  require(lacking(layers_[position], mode));
   require(tail_refused(plan_, tail));
   const block::Entered in = block::enter(weights, tokens, x, rank_.workers, block_scratch_);
   const StepInputs step{tokens, in.rows, {}, {}, {}, {}, &weights.router, in.logits, weights.bias};
@@ -276,6 +295,7 @@ Runtime::Chosen Runtime::routes_of_block(std::size_t position, std::int64_t toke
 
 std::vector<std::uint16_t> Runtime::execute_unprepared(std::size_t position, const StepInputs& inputs) const {
   const Layer& layer = at(position);
+  require(lacking(layer, Mode::ep));
   const std::int64_t most = std::max<std::int64_t>(inputs.tokens, 1);
   const Plan plan = make_plan(std::span(&layer, 1), {most, plan_.largest_tile, plan_.tail, true}, rank_);
   require(refused(layer, plan, inputs));

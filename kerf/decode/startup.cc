@@ -11,8 +11,9 @@
 namespace kerf::decode {
 
 Startup slowest(const Startup& mine, comm::Group& group) {
-  constexpr std::array stages = {&Startup::check, &Startup::convert, &Startup::blocks, &Startup::reshard,
-                                 &Startup::probe, &Startup::plan,    &Startup::tune,   &Startup::warm_up};
+  constexpr std::array stages = {&Startup::check,  &Startup::convert, &Startup::read,
+                                 &Startup::blocks, &Startup::reshard, &Startup::probe,
+                                 &Startup::plan,   &Startup::tune,    &Startup::warm_up};
   std::array<double, stages.size()> seconds{};
   for (std::size_t i = 0; i < stages.size(); ++i) seconds[i] = mine.*stages[i];
   const std::vector<double> all =

@@ -15,9 +15,9 @@ namespace {
 
 // Quantises a row a task: a row's bits do not depend on which worker takes it.
 op::Tokens quantised(const Layer& layer, const StepInputs& inputs, const Plan& plan, const Workers& workers) {
-  const auto hidden = static_cast<std::size_t>(layer.ep->shape().hidden);
+  const auto hidden = static_cast<std::size_t>(layer.bound().shape().hidden);
   const auto tokens = static_cast<std::size_t>(inputs.tokens);
-  const float gs = layer.nvfp4().a1_gscale.as<float>()[0];
+  const float gs = layer.input_scale();
   const auto codes = plan.codes.as<std::uint8_t>().first(tokens * hidden / 2);
   const auto scales = plan.code_scales.as<std::uint8_t>().first(tokens * hidden / 16);
   workers.for_each(tokens, [&](std::size_t t, int) {
@@ -45,7 +45,7 @@ struct RouteBuffers {
 };
 
 RouteBuffers route_buffers(const Layer& layer, const StepInputs& inputs, const Plan& plan) {
-  const auto routes = static_cast<std::size_t>(inputs.tokens * layer.ep->top_k());
+  const auto routes = static_cast<std::size_t>(inputs.tokens * layer.bound().top_k());
   return {plan.ids.as<std::int32_t>().first(routes), plan.weights.as<float>().first(routes)};
 }
 
@@ -62,7 +62,7 @@ tail::Kind kind_of(const Plan& plan, TailKind tail) { return tail.value_or(plan.
 // Rows of a step of this shape.
 op::RowBuffer row_buffer(const Layer& layer, Mode mode, const Plan& plan, tail::Kind kind,
                          const routing::MetadataShape& shape) {
-  const std::int64_t hidden = layer.ep->shape().hidden;
+  const std::int64_t hidden = layer.bound().shape().hidden;
   const auto size = static_cast<std::size_t>(op::gemm2_rows(shape, hidden) * hidden);
   if (kind == tail::Kind::exact && layer.sliced_in(mode)) return plan.sums.as<float>().first(size);
   return plan.rows.as<std::uint16_t>().first(size);
@@ -75,7 +75,7 @@ Verdict wrong_size(const char* what, std::size_t got, std::int64_t wanted) {
 
 // Sliced experts lie over rows of ranks, whole ones over all ranks.
 tail::Where where(const Layer& layer, bool sliced, const Rank& rank) {
-  const std::int64_t experts = layer.ep->num_experts();
+  const std::int64_t experts = layer.bound().num_experts();
   if (!sliced) return {rank.group, nullptr, &rank.group, experts, {}};
   return {rank.group, &rank.row(), rank.column(), experts, layer.sliced->g2_alphas.as<const float>()};
 }
@@ -84,9 +84,9 @@ tail::Where where(const Layer& layer, bool sliced, const Rank& rank) {
 
 Verdict refused(const Layer& layer, const Plan& plan, const StepInputs& inputs) {
   const std::int64_t t = inputs.tokens;
-  const std::int64_t hidden = layer.ep->shape().hidden;
-  const std::int64_t top_k = layer.ep->top_k();
-  const std::int64_t experts = layer.ep->num_experts();
+  const std::int64_t hidden = layer.bound().shape().hidden;
+  const std::int64_t top_k = layer.bound().top_k();
+  const std::int64_t experts = layer.bound().num_experts();
   if (t < 0 || t > plan.max_tokens)
     return because(ErrorKind::usage, "a step of {} tokens, prepared for at most {}", t, plan.max_tokens);
   if (inputs.a.empty()) {

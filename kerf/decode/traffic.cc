@@ -22,7 +22,7 @@ std::int64_t busiest_rank_bytes(const Layer& layer, Mode mode, std::span<const s
   for (auto first = routed.begin(); first != routed.end(); first += block)
     busiest = std::max<std::int64_t>(busiest, std::count(first, first + block, true));
   // An expert's bytes are as many times its width on every rank.
-  const std::int64_t widest = layout::slice_of(layer.ep->shape().intermediate, sharing, 0).width;
+  const std::int64_t widest = layout::slice_of(layer.width(), sharing, 0).width;
   return busiest * (layer.expert_bytes(mode) / experts.shape().intermediate * widest);
 }
 

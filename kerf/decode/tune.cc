@@ -28,8 +28,8 @@ std::vector<Kind> stock_kinds(Plan& plan, std::span<const Layer> layers) {
   std::vector<Kind> out;
   for (Prepared& p : plan.prepared) {
     if (p.sliced) continue;
-    const auto layer =
-        std::ranges::find_if(layers, [&](const Layer& l) { return &plan.prepared_for(l, Mode::ep) == &p; });
+    const auto layer = std::ranges::find_if(
+        layers, [&](const Layer& l) { return l.runs(Mode::ep) && &plan.prepared_for(l, Mode::ep) == &p; });
     if (layer != layers.end()) out.push_back({&p, &*layer});
   }
   return out;
@@ -78,7 +78,7 @@ TuneReport tune(Plan& plan, std::span<const Layer> layers, const std::string& ba
   if (options.seconds <= 0 && options.cache.empty()) return report;
   const std::vector<Kind> kinds = stock_kinds(plan, layers);
   const std::vector<std::int64_t> buckets = tactics::buckets(plan.max_tokens);
-  const op::RoutedExperts& first = *layers.front().ep;  // E and K are the model's, alike in every layer
+  const op::RoutedExperts& first = layers.front().bound();  // E and K are the model's, alike in every layer
   const tactics::CacheSetting setting =
       tactics::cache_setting(op::backend(backend), first.num_experts(), first.top_k(), rank.workers.size());
   const bool keeps = !options.cache.empty() && rank.group.rank() == 0;
@@ -92,7 +92,8 @@ TuneReport tune(Plan& plan, std::span<const Layer> layers, const std::string& ba
                                                    : "may be replaced once tactics are timed",
                              cache.refused->text));
 
-  const double budget = options.seconds / static_cast<double>(kinds.size() * buckets.size());
+  const double budget =
+      options.seconds / static_cast<double>(std::max<std::size_t>(kinds.size(), 1) * buckets.size());
   for (const Kind& kind : kinds) {
     const op::Arithmetic arithmetic = kind.prepared->arithmetic();
     const layout::ExpertsShape& shape = kind.prepared->shape;

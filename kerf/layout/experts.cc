@@ -165,6 +165,19 @@ Verdict malformed(const Bf16View& view) {
   return faults(std::array{Wanted{"w2", &view.w2, Dtype::bf16, want.w2}});
 }
 
+std::array<WeightTensor, 4> nvfp4_weights(const ExpertsShape& shape) {
+  const Nvfp4Shapes s(shape);
+  return {{{"w13", Dtype::u8, s.w13},
+           {"w13_sf", Dtype::f8_e4m3, s.w13_sf},
+           {"w2", Dtype::u8, s.w2},
+           {"w2_sf", Dtype::f8_e4m3, s.w2_sf}}};
+}
+
+std::array<WeightTensor, 2> bf16_weights(const ExpertsShape& shape) {
+  const Bf16Shapes s(shape);
+  return {{{"w13", Dtype::bf16, s.w13}, {"w2", Dtype::bf16, s.w2}}};
+}
+
 Nvfp4Experts::Nvfp4Experts(tensor::Memory& weights, tensor::Memory& scalars, const ExpertsShape& wanted,
                            std::int64_t first)
     : shape(checked_nvfp4(wanted, first)), first_expert(first) {

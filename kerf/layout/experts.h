@@ -9,6 +9,7 @@
 //   BF16:  w13 BF16 [n, H/64, 2I, 64], w2 BF16 [n, I/64, H, 64]: shuffled rows, block-major in K
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "kerf/base/error.h"
@@ -51,6 +52,16 @@ ExpertsShape shape_of(const Bf16View& view);
 // what is expected.
 Verdict malformed(const Nvfp4View& view);
 Verdict malformed(const Bf16View& view);
+
+// The tensors of matrices and block scales, in their order in memory and in files: what each is called, and
+// what it is for such experts.
+struct WeightTensor {
+  const char* name;
+  tensor::Dtype dtype;
+  tensor::Shape shape;
+};
+std::array<WeightTensor, 4> nvfp4_weights(const ExpertsShape& shape);  // w13, w13_sf, w2, w2_sf
+std::array<WeightTensor, 2> bf16_weights(const ExpertsShape& shape);   // w13, w2
 
 // Owned experts. Allocated for a shape, contents undefined until written.
 struct Nvfp4Experts {

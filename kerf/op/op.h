@@ -175,6 +175,9 @@ std::vector<std::string> built_backend_names();
 // Error{usage} that lists the names for an unknown one, Error{device} with the reason for "cuda" where it
 // cannot run: a forced name never falls back.
 const Backend& backend(std::string_view name);
+// For plans, which ask for tactics, sizes and what is supported, and bind nothing: the same, but for "cuda",
+// which answers in every build and without a device.
+const Backend& planning_backend(std::string_view name);
 
 // Buffers of the public op, sized by the caller: one of each serves all layers.
 struct Buffers {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kerf/base/error.h"
+#include "kerf/checkpoint/export_file.h"
 
 namespace kerf::tools {
 
@@ -42,10 +43,47 @@ std::int64_t check_extras(const MoeLayer& layer, Faults& faults) {
   return bytes;
 }
 
+// A file's tensors one after another, each by all workers.
+VerifyReport verify_export(const checkpoint::Checkpoint& from, const Workers& workers,
+                           const std::function<void(std::int64_t done, std::int64_t total)>& progress) {
+  VerifyReport report;
+  const std::int64_t ranks = from.exported()->facts().placement.ranks;
+  report.layers = static_cast<std::int64_t>(from.moe_layers().size());
+  const auto finding = [&](const std::function<void()>& look) {
+    const Verdict v = attempt(look);
+    if (v && v->kind != ErrorKind::checkpoint && v->kind != ErrorKind::unsupported) require(v);
+    if (v) report.faults.add("damaged export", v->text);
+    return !v.has_value();
+  };
+  for (std::int64_t r = 0; r < ranks; ++r) {
+    checkpoint::Checkpoint file;
+    ++report.experts;
+    const bool opened =
+        finding([&] { file = checkpoint::Checkpoint::open_exported(from.directory(), r, ranks); });
+    if (opened) {
+      if (file.exported()->id() != from.exported()->id())
+        report.faults.add("file of another export", file.exported()->path().string());
+      for (const auto& [name, entry] : file.exported()->header().tensors) {
+        if (name == checkpoint::exported_digests || name == checkpoint::exported_ranks) continue;
+        finding([&] { file.exported()->check(name, workers); });
+        report.bytes_checked += entry.end - entry.begin;
+      }
+      for (const std::int64_t index : file.moe_layers()) {
+        const MoeLayer& layer = file.layer(index);
+        check_extras(layer, report.faults);
+        if (layer.kind() == ExpertKind::nvfp4) (void)layer.scales(report.faults);
+      }
+    }
+    if (progress) progress(r + 1, ranks);
+  }
+  return report;
+}
+
 }  // namespace
 
 VerifyReport verify(const checkpoint::Checkpoint& checkpoint, const Workers& workers,
                     const std::function<void(std::int64_t done, std::int64_t total)>& progress) {
+  if (checkpoint.exported() != nullptr) return verify_export(checkpoint, workers, progress);
   struct Task {
     const MoeLayer* layer;
     std::int64_t expert;

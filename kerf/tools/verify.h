@@ -21,6 +21,8 @@ struct VerifyReport {
 
 // `progress` is called with experts done and in all, from any worker, one call at a time. The report is the
 // same at any thread count. Throws only what is no finding about values (Error{memory}, ...).
+// Of an export: every byte of every rank's file against its digest, and that the files are of one export;
+// `experts` counts files then.
 VerifyReport verify(const checkpoint::Checkpoint& checkpoint, const Workers& workers,
                     const std::function<void(std::int64_t done, std::int64_t total)>& progress = {});
 

@@ -67,7 +67,7 @@ TEST(DecodeCommand, WritesTheJsonThatOthersReadBy) {
             (Names{"activation", "backend", "block", "checkpoint", "device", "group", "memory_per_rank",
                    "probe", "ranks", "reshard", "startup", "steps", "stock_tactics", "tactic"}));
   EXPECT_EQ(keys(j["startup"]), (Names{"block_s", "bytes", "check_s", "convert_s", "open_s", "plan_s",
-                                       "probe_s", "reshard_s", "tune_s", "warm_up_s"}));
+                                       "probe_s", "read_s", "reshard_s", "tune_s", "warm_up_s"}));
   for (const char* stage : {"check_s", "convert_s", "open_s", "plan_s", "probe_s", "reshard_s", "warm_up_s"})
     EXPECT_GT(j["startup"][stage], 0.0) << stage;
   // 16 experts of 256 x 256: three NVFP4 layers and a BF16 one, on all ranks together.

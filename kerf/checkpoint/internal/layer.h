@@ -9,6 +9,7 @@
 #include <string>
 
 #include "kerf/checkpoint/checkpoint.h"
+#include "kerf/checkpoint/export_facts.h"
 #include "kerf/checkpoint/internal/names.h"
 #include "kerf/checkpoint/internal/tensor_table.h"
 
@@ -33,6 +34,7 @@ class Layer : public MoeLayer {
   explicit Layer(LayerSource source) : source_(std::move(source)) {}
 
   [[nodiscard]] std::int64_t index() const final { return source_.index; }
+  [[nodiscard]] const std::string& prefix() const final { return source_.prefix; }
   [[nodiscard]] ExpertKind kind() const final { return kind_; }
   [[nodiscard]] std::string_view dialect() const final { return source_.dialect->name; }
   [[nodiscard]] bool copies() const final { return source_.dialect->transposed; }
@@ -120,5 +122,7 @@ class Layer : public MoeLayer {
 // got and wanted, and in which layer, tensor, expert and file.
 std::unique_ptr<Layer> make_per_expert_layer(LayerSource source);
 std::unique_ptr<Layer> make_stacked_layer(LayerSource source);
+// The same of a layer of an export, for what stands beside its experts.
+std::unique_ptr<Layer> make_exported_layer(LayerSource source, const ExportedLayer& facts);
 
 }  // namespace kerf::checkpoint::internal

@@ -26,6 +26,8 @@ class TensorTable {
   // `experts`: E, for messages about tensors that the index names and a file lacks. Things worth saying are
   // appended to `notes`.
   TensorTable(const std::filesystem::path& directory, std::int64_t experts, std::vector<std::string>& notes);
+  // Of one file.
+  explicit TensorTable(const std::filesystem::path& file);
   TensorTable(const TensorTable&) = delete;
   TensorTable& operator=(const TensorTable&) = delete;
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kerf/cuda/device.h"
+#include "kerf/decode/internal/staging.h"
 #include "kerf/layout/experts.h"
 
 namespace kerf::decode::internal {
@@ -32,9 +33,7 @@ class Upload {
   template <typename Make>
   void fill(const Experts& out, Make make) {
     const std::int64_t count = out.shape.experts;
-    const std::int64_t bytes = out.bytes() / count;
-    const std::int64_t at_once =
-        std::clamp<std::int64_t>(kStagingBytes / std::max<std::int64_t>(bytes, 1), 1, count);
+    const std::int64_t at_once = staged_at_once(count, out.bytes());
     int turn = 0;
     for (std::int64_t first = 0; first < count; first += at_once, turn ^= 1) {
       Slot& slot = slots_[turn];
@@ -54,8 +53,6 @@ class Upload {
   }
 
  private:
-  static constexpr std::int64_t kStagingBytes = std::int64_t{128} << 20;  // of each of two
-
   struct Slot {
     // Ready to be written: of that shape, and nothing is being copied from it.
     void prepare(const layout::ExpertsShape& shape) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kerf/cuda/check.h"
+#include "kerf/op/device_sizes.h"
 #include "kerf/op/sm90/bind.h"
 #include "kerf/op/sm90/half_kernel.cuh"
 #include "kerf/op/sm90/tactics.h"
@@ -69,11 +70,10 @@ class HalfExperts final : public DeviceExperts {
 
   [[nodiscard]] std::size_t scratch_bytes(const routing::MetadataShape& step,
                                           Tactic /*tactic*/) const override {
-    return static_cast<std::size_t>(gathered_values(step) + step.max_padded() * shape().intermediate) *
-           sizeof(std::uint16_t);
+    return static_cast<std::size_t>(device_scratch_bytes(Arithmetic::bf16, shape(), step));
   }
   [[nodiscard]] std::size_t counter_words(const routing::MetadataShape& step) const override {
-    return static_cast<std::size_t>(half_counters + step.max_tiles());
+    return static_cast<std::size_t>(device_counter_words(Arithmetic::bf16, step));
   }
 
   void run(const DeviceTokens& tokens, const routing::MetadataShape& step, const routing::Metadata& metadata,

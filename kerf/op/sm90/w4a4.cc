@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kerf/base/format.h"
+#include "kerf/op/device_sizes.h"
 #include "kerf/op/sm90/bind.h"
 #include "kerf/op/sm90/tactics.h"
 #include "kerf/op/sm90/tensor_map.h"
@@ -54,7 +55,7 @@ class W4a4Experts final : public DeviceExperts {
 
   [[nodiscard]] std::size_t scratch_bytes(const routing::MetadataShape& /*shape*/,
                                           Tactic /*tactic*/) const override {
-    return 0;
+    return 0;  // as device_scratch_bytes() says
   }
   [[nodiscard]] std::size_t counter_words(const routing::MetadataShape& /*shape*/) const override {
     return 0;
@@ -62,8 +63,7 @@ class W4a4Experts final : public DeviceExperts {
 
   // What launches know of one another, then the intermediate.
   [[nodiscard]] std::size_t kept_bytes(const routing::MetadataShape& shape) const override {
-    return sizeof(w4a4::Kept) +
-           static_cast<std::size_t>(shape.max_padded() * (w_.shape.intermediate / 16) * w4a4::block_bytes);
+    return static_cast<std::size_t>(device_kept_bytes(Arithmetic::w4a4, w_.shape, shape));
   }
 
   void run(const DeviceTokens& tokens, const routing::MetadataShape& shape, const routing::Metadata& metadata,

@@ -1,0 +1,49 @@
+// A start from an export (checkpoint/export_facts.h): every rank reads its own file's experts as they are,
+// nothing is converted or exchanged. An opened export is a Checkpoint like any other up to its experts; here
+// is what differs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kerf/checkpoint/checkpoint.h"
+#include "kerf/checkpoint/export_facts.h"
+#include "kerf/decode/build.h"
+#include "kerf/decode/grid_shape.h"
+#include "kerf/decode/layer.h"
+#include "kerf/decode/startup.h"
+
+namespace kerf::decode {
+
+// What may be done about a width: what was asked for, and what was done when the experts were exported.
+layout::Fit fit_of(const checkpoint::Checkpoint& from, const layout::Fit& asked);
+
+// Whether the experts are slices: there are no whole ones then.
+bool holds_slices(const checkpoint::Checkpoint& from);
+
+// Nothing where so many ranks, each of which holds one of `slices` slices (1: whole experts), can start from
+// this. A checkpoint takes any; an export is for one number of ranks, and its slices for one grid and width.
+// Otherwise checkpoint: what the export is for, what was asked, and what to do.
+Verdict foreign(const checkpoint::Checkpoint& from, std::int64_t ranks, std::int64_t slices,
+                const layout::Fit& fit);
+
+// Nothing where the source that an export names is not there, or is what it was; otherwise checkpoint.
+Verdict stale(const checkpoint::Checkpoint& from);
+
+// Collective: `from`, or for an export this rank's own file of it. Errors, the same on every rank, all of
+// kind checkpoint: those of foreign() and stale(), a file that is missing or damaged, files of several
+// exports.
+checkpoint::Checkpoint of_rank(const checkpoint::Checkpoint& from, std::int64_t slices,
+                               const layout::Fit& fit, const Rank& rank);
+
+// Collective: build() from an export, with the same layers in the end (sliced ones, where those were
+// exported). `from` is of_rank()'s. Errors besides build()'s: checkpoint for tensors that are damaged or not
+// those of such experts.
+std::vector<Layer> load_exported(const checkpoint::Checkpoint& from, const BuildOptions& options,
+                                 const Rank& rank, Startup* startup = nullptr);
+
+// From whichever it is.
+std::vector<Layer> load(const checkpoint::Checkpoint& from, const BuildOptions& options, const Rank& rank,
+                        Startup* startup = nullptr);
+
+}  // namespace kerf::decode

@@ -1,0 +1,25 @@
+// Whether what is planned has room: asked before anything is allocated, and answered with the whole sum.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "kerf/base/error.h"
+#include "kerf/decode/memory_plan.h"
+
+namespace kerf::decode {
+
+// Bytes that can be had, and of what: "this machine (within its cgroup)".
+struct Room {
+  std::int64_t bytes = 0;
+  std::string what;
+};
+
+// Nothing where ranks that share this memory have room for what each takes at most; otherwise memory, with
+// every term of the sum, of how many ranks, and what there is. request.part is not used: all ranks' parts are
+// counted. `device`: of requests for one. Also nothing where there can be no such decode: unsupported() says
+// why.
+Verdict no_room(const MemoryRequest& request, const Room& host, const std::optional<Room>& device = {});
+
+}  // namespace kerf::decode

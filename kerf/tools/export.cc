@@ -1,0 +1,246 @@
+#include "kerf/tools/export.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <optional>
+#include <string_view>
+
+#include "kerf/base/build_info.h"
+#include "kerf/base/format.h"
+#include "kerf/checkpoint/atomic_file.h"
+#include "kerf/checkpoint/export_file.h"
+#include "kerf/comm/agree.h"
+#include "kerf/decode/shard.h"
+#include "kerf/decode/source_digest.h"
+
+namespace kerf::tools {
+
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::ExpertKind;
+using checkpoint::ExportedLayer;
+using checkpoint::ExportFacts;
+using checkpoint::NamedShape;
+using tensor::Dtype;
+
+// What stands beside the experts and takes part in a decode.
+constexpr std::array<std::string_view, 6> extras = {
+    checkpoint::post_norm_name, checkpoint::selection_bias_name, checkpoint::gate_name,
+    checkpoint::pre_proj_name,  checkpoint::pre_norm_name,       checkpoint::post_proj_name};
+
+// Whether a name is that of an export's file, or of one on its way.
+bool is_own(const std::string& name) {
+  const std::string sample = checkpoint::export_file_name(0, 1);
+  return checkpoint::parse_export_file_name(name.substr(0, sample.size())).has_value() &&
+         (name.size() == sample.size() ||
+          name.substr(sample.size()).starts_with(checkpoint::AtomicFile::temporary_prefix("")));
+}
+
+// Makes the directory, or clears it of an earlier export.
+void claim(const fs::path& directory) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (!fs::is_directory(directory))
+    fail(ErrorKind::usage, "{}: cannot be made a directory{}", directory.string(),
+         error ? ": " + error.message() : std::string());
+  std::vector<std::string> names;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
+    names.push_back(it->path().filename().string());
+  if (error) fail(ErrorKind::usage, "{}: {}", directory.string(), error.message());
+  std::sort(names.begin(), names.end());
+  for (const std::string& name : names)
+    if (!is_own(name) || !fs::is_regular_file(fs::symlink_status(directory / name, error)))
+      fail(ErrorKind::usage,
+           "{} holds {}, which kerf export did not write: give a new or empty directory, nothing was changed",
+           directory.string(), name);
+  for (const std::string& name : names)
+    if (!fs::remove(directory / name, error) || error)
+      fail(ErrorKind::usage, "cannot remove {}: {}", (directory / name).string(), error.message());
+}
+
+tensor::Shape shape_in(const checkpoint::MoeLayer& layer, const std::string& suffix,
+                       const tensor::Shape& otherwise) {
+  const auto stored = layer.stored("mlp.experts." + suffix);
+  return stored ? stored->shape : otherwise;
+}
+
+ExportedLayer facts_of(const checkpoint::MoeLayer& layer, const checkpoint::LayerScales& scales,
+                       std::int64_t experts) {
+  ExportedLayer out;
+  out.index = layer.index();
+  out.kind = layer.kind();
+  out.prefix = layer.prefix();
+  out.fused = layer.dialect() == "fused";
+  if (out.kind == ExpertKind::bf16) return out;
+  out.has_inputs = !scales.weight_only;
+  const auto keep = [&](const std::string& name, const std::string& from, const tensor::Shape& otherwise) {
+    out.scale_shapes.emplace(name, shape_in(layer, from, otherwise));
+  };
+  if (out.fused) {
+    keep("gate_up_proj_weight_scale_2", "gate_up_proj_weight_scale_2", {experts, 2});
+    keep("down_proj_weight_scale_2", "down_proj_weight_scale_2", {experts});
+    if (out.has_inputs) keep("gate_up_proj_input_scale", "gate_up_proj_input_scale", {experts, 2});
+    if (out.has_inputs) keep("down_proj_input_scale", "down_proj_input_scale", {experts});
+  } else {
+    keep("weight_scale_2", "0.gate_proj.weight_scale_2", {});
+    if (out.has_inputs) keep("input_scale", "0.gate_proj.input_scale", {});
+  }
+  return out;
+}
+
+// [3, E]: gate, up, down.
+std::vector<float> table_of(const std::vector<float>& gate, const std::vector<float>& up,
+                            const std::vector<float>& down) {
+  std::vector<float> out;
+  for (const std::vector<float>* part : {&gate, &up, &down})
+    out.insert(out.end(), part->begin(), part->end());
+  return out;
+}
+
+// What one rank holds, as sizes.
+struct Holding {
+  layout::ExpertsShape nvfp4, bf16;
+};
+
+Holding holding(const ExportFacts& facts, const checkpoint::ModelConfig& config) {
+  const auto& p = facts.placement;
+  return {{config.experts / (p.tp > 1 ? p.ep : p.ranks), config.hidden,
+           facts.width > 0 ? layout::slice_of(facts.width, p.tp, facts.rank % p.tp).width : 0},
+          {config.experts / p.ranks, config.hidden, facts.bf16_width}};
+}
+
+// The tensors of one layer in the file, in order.
+std::vector<NamedShape> tensors_of(const checkpoint::MoeLayer& layer, const ExportedLayer& facts,
+                                   const Holding& held, std::int64_t experts) {
+  std::vector<NamedShape> out;
+  const auto weights = [&](const auto& list) {
+    for (const layout::WeightTensor& w : list)
+      out.push_back({facts.prefix + std::string(checkpoint::exported_experts) + w.name, w.dtype, w.shape});
+  };
+  if (facts.kind == ExpertKind::nvfp4) {
+    weights(layout::nvfp4_weights(held.nvfp4));
+    out.push_back({facts.prefix + std::string(checkpoint::exported_ws2), Dtype::f32, {3, experts}});
+    if (facts.has_inputs)
+      out.push_back({facts.prefix + std::string(checkpoint::exported_inputs), Dtype::f32, {3, experts}});
+  } else {
+    weights(layout::bf16_weights(held.bf16));
+  }
+  for (const std::string_view suffix : extras)
+    if (const auto stored = layer.stored(suffix))
+      out.push_back({facts.prefix + std::string(suffix), stored->dtype, stored->shape});
+  return out;
+}
+
+// The same tensors' bytes.
+void append_layer(checkpoint::ExportWriter& writer, const decode::Layer& layer,
+                  const checkpoint::MoeLayer& source, const checkpoint::LayerScales& scales,
+                  const Workers& workers) {
+  const auto put = [&](std::span<const std::byte> bytes) { writer.append(bytes, workers); };
+  if (layer.kind == ExpertKind::nvfp4) {
+    const layout::Nvfp4View v = layer.sliced ? layer.sliced->view() : layer.nvfp4();
+    for (const tensor::TensorView* t : {&v.w13, &v.w13_sf, &v.w2, &v.w2_sf}) put(t->bytes);
+    const std::vector<float> ws2 = table_of(scales.ws2_gate, scales.ws2_up, scales.ws2_down);
+    const std::vector<float> inputs = table_of(scales.in_gate, scales.in_up, scales.in_down);
+    put(std::as_bytes(std::span(ws2)));
+    if (!scales.weight_only) put(std::as_bytes(std::span(inputs)));
+  } else {
+    const layout::Bf16View v = layer.bf16();
+    for (const tensor::TensorView* t : {&v.w13, &v.w2}) put(t->bytes);
+  }
+  for (const std::string_view suffix : extras)
+    if (const auto view = source.find(suffix)) put(view->bytes);
+}
+
+}  // namespace
+
+ExportReport export_experts(const checkpoint::Checkpoint& from, const fs::path& directory,
+                            const ExportOptions& options, const decode::Rank& rank) {
+  const int tp = options.expert_tp ? rank.row().size() : 1;
+  const checkpoint::ModelConfig& config = from.config();
+  std::vector<std::int64_t> layers;
+  std::vector<checkpoint::LayerScales> scales;
+  ExportFacts facts;
+  // All that can be refused without a weight, for all layers: before a file is touched.
+  comm::agreed(rank.group, "checking what to export", [&] {
+    if (from.exported() != nullptr)
+      fail(ErrorKind::usage, "{}: it is an export already; wanted a checkpoint", from.directory().string());
+    layers = decode::select_layers(from, options.layers);
+    if (options.expert_tp) require(decode::shardable(from, layers, tp, options.fit));
+    require(layout::placeable(config.experts, rank.group.size()));
+    checkpoint::Faults faults;
+    facts.writer = version();
+    facts.placement = {rank.group.size(), options.expert_tp ? rank.group.size() / tp : rank.group.size(), tp};
+    facts.rank = rank.group.rank();
+    facts.uneven = options.fit.uneven;
+    facts.pad = options.fit.pad;
+    facts.configs = checkpoint::read_config_texts(from.directory());
+    facts.source = fs::absolute(from.directory()).lexically_normal().string();
+    for (const std::int64_t index : layers) {
+      const checkpoint::MoeLayer& layer = from.layer(index);
+      const bool nvfp4 = layer.kind() == ExpertKind::nvfp4;
+      scales.push_back(nvfp4 ? layer.scales(faults) : checkpoint::LayerScales{});
+      layer.scan_extras(faults);
+      layer.check_block(faults);
+      facts.layers.push_back(facts_of(layer, scales.back(), config.experts));
+      (nvfp4 ? facts.width : facts.bf16_width) =
+          layout::converted_width(config.intermediate, nvfp4 ? tp : 1, options.fit);
+    }
+    require(faults.verdict());
+    for (const std::int64_t width : {facts.width, facts.bf16_width})
+      if (width > 0) require(layout::convertible(config.hidden, width));
+  });
+  std::string digest;
+  comm::agreed(rank.group, "preparing the directory", [&] {
+    if (rank.group.rank() != 0) return;
+    digest = decode::source_digest(from.directory());
+    claim(directory);
+  });
+  facts.source_digest = comm::gather_text(rank.group, digest, "the source's digest").front();
+
+  std::optional<checkpoint::ExportWriter> writer;
+  std::int64_t bytes = 0;
+  comm::agreed(rank.group, "opening the files", [&] {
+    std::vector<NamedShape> tensors;
+    for (std::size_t i = 0; i < layers.size(); ++i)
+      for (NamedShape& t :
+           tensors_of(from.layer(layers[i]), facts.layers[i], holding(facts, config), config.experts)) {
+        bytes += tensor::bytes_of(t.dtype, t.shape);
+        tensors.push_back(std::move(t));
+      }
+    writer.emplace(directory, facts, std::move(tensors));
+  });
+
+  ExportReport report{
+      std::ssize(layers), 0, rank.group.size(), facts.placement.ep, tp, facts.width, 0, 0, 0, {}};
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const checkpoint::MoeLayer& source = from.layer(layers[i]);
+    const decode::BuildOptions building{{layers[i]}, op::Input::bf16, "cpu", {}, options.fit, tp};
+    std::vector<decode::Layer> layer = decode::build(from, building, rank);
+    if (source.kind() == ExpertKind::nvfp4) {
+      ++report.nvfp4_layers;
+      if (tp > 1)
+        report.max_rel_l2 =
+            std::max(report.max_rel_l2,
+                     decode::shard(layer, {"cpu", options.probe, {}, options.fit.uneven}, rank).max_rel_l2);
+    }
+    comm::agreed(rank.group, fmt::format("writing layer {}", layers[i]),
+                 [&] { append_layer(*writer, layer.front(), source, scales[i], rank.workers); });
+    if (options.progress && rank.group.rank() == 0)
+      options.progress(static_cast<std::int64_t>(i) + 1, std::ssize(layers));
+  }
+  checkpoint::Digest mine{};
+  comm::agreed(rank.group, "ending the files", [&] { mine = writer->close(); });
+  const std::vector<checkpoint::Digest> all =
+      comm::gathered(rank.group, std::span<const checkpoint::Digest>(&mine, 1), "the files' digests");
+  comm::agreed(rank.group, "ending the export", [&] { writer->finish(all); });
+  report.id = checkpoint::text_of(checkpoint::digest_of(std::span<const checkpoint::Digest>(all)));
+  report.largest_bytes = comm::all_max(rank.group, bytes, "the largest file");
+  for (const std::int64_t b :
+       comm::gathered(rank.group, std::span<const std::int64_t>(&bytes, 1), "the files' bytes"))
+    report.bytes += b;
+  return report;
+}
+
+}  // namespace kerf::tools

@@ -1,0 +1,434 @@
+// kerf export and starts from what it wrote: the same outputs as from the checkpoint, and back to it byte for
+// byte; what is refused, and what an interrupted run leaves.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kerf/checkpoint/export_facts.h"
+#include "kerf/checkpoint/safetensors.h"
+#include "kerf/tools/synth.h"
+#include "tests/cli/program.h"
+#include "tests/support/onehot.h"
+
+namespace kerf::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Arguments = std::vector<std::string>;
+
+void write_model(const fs::path& path, tools::SynthModel model, std::int64_t intermediate,
+                 std::uint64_t seed = 1) {
+  tools::SynthOptions o = tools::synth_defaults(model);
+  o.experts = 8;
+  o.hidden = 256;
+  o.intermediate = intermediate;
+  o.layers = 3;
+  o.top_k = 2;
+  o.bf16_layers = {1};
+  o.seed = seed;
+  tools::synth(path, o, Workers(1));
+}
+
+// Fused names; NVFP4, BF16, NVFP4 layers whose halves are nodes of the sum over K.
+const std::string& model() {
+  static const TempDir dir;
+  static const std::string path = [] {
+    write_model(dir.path(), tools::SynthModel::muse_spark, 1024);
+    return dir.path().string();
+  }();
+  return path;
+}
+
+// Names an expert, of a width that has to be padded.
+const std::string& narrow() {
+  static const TempDir dir;
+  static const std::string path = [] {
+    write_model(dir.path(), tools::SynthModel::tiny, 160);
+    return dir.path().string();
+  }();
+  return path;
+}
+
+Ran exported(const std::string& from, const fs::path& to, Arguments more) {
+  Arguments a = {"export", from, to.string()};
+  a.insert(a.end(), more.begin(), more.end());
+  return run_program(a);
+}
+
+Ran decoded(const std::string& from, Arguments more) {
+  Arguments a = {"decode", from, "--seconds", "0", "--json"};
+  a.insert(a.end(), more.begin(), more.end());
+  return run_program(a);
+}
+
+// Digests by mode, batch and tail.
+std::map<std::string, std::string> outputs(const std::string& from, const Arguments& more) {
+  const Ran ran = decoded(from, more);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  std::map<std::string, std::string> out;
+  if (ran.code != 0) return out;
+  const auto json = json_of(ran);
+  for (const auto& step : json["steps"])
+    out[step["mode"].get<std::string>() + "/" + step["batch"].dump() + "/" +
+        step["tail"].get<std::string>()] = step["output_sha256"];
+  return out;
+}
+
+struct Start {
+  const char* label;
+  bool wide;              // which model
+  Arguments exporting;    // options of the export
+  Arguments direct;       // of the decode from the checkpoint
+  Arguments from_export;  // of the decode from the export
+};
+
+class ExportedStart : public testing::TestWithParam<Start> {};
+
+TEST_P(ExportedStart, HasTheOutputsOfTheCheckpoint) {
+  const Start& s = GetParam();
+  const TempDir out;
+  const std::string from = s.wide ? model() : narrow();
+  const Ran ran = exported(from, out.path(), s.exporting);
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const auto wanted = outputs(from, s.direct);
+  const auto got = outputs(out.path().string(), s.from_export);
+  ASSERT_FALSE(wanted.empty());
+  EXPECT_EQ(got, wanted);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ExportedStart,
+    testing::Values(
+        Start{"Ep1", true, {"--ranks", "1"}, {"--ranks", "1"}, {}},
+        Start{"Ep4", true, {"--ranks", "4"}, {"--ranks", "4"}, {}},
+        Start{"Ep4Hybrid", true, {"--ranks", "4"}, {"--ranks", "4", "--ep", "2"}, {"--ep", "2"}},
+        Start{"Ep2Weights", true, {"--ranks", "2"}, {"--ranks", "2", "--act", "bf16"}, {"--act", "bf16"}},
+        Start{"Tp2",
+              true,
+              {"--ranks", "2", "--expert-tp"},
+              {"--ranks", "2", "--mode", "tp", "--tail", "both"},
+              {"--tail", "both"}},
+        Start{
+            "Tp4", true, {"--ranks", "4", "--expert-tp"}, {"--ranks", "4", "--mode", "tp"}, {"--mode", "tp"}},
+        Start{"Tp4Weights",
+              true,
+              {"--ranks", "4", "--expert-tp"},
+              {"--ranks", "4", "--mode", "tp", "--act", "bf16"},
+              {"--act", "bf16"}},
+        Start{"Hybrid",
+              true,
+              {"--ranks", "4", "--ep", "2", "--tp", "2", "--expert-tp"},
+              {"--ranks", "4", "--ep", "2", "--tp", "2", "--mode", "tp", "--tail", "both"},
+              {"--tail", "both"}},
+        Start{"Block",
+              true,
+              {"--ranks", "2", "--expert-tp"},
+              {"--ranks", "2", "--mode", "tp", "--block", "muse-spark"},
+              {"--block", "muse-spark"}},
+        Start{"Ep2Exact", true, {"--ranks", "2"}, {"--ranks", "2", "--tail", "exact"}, {"--tail", "exact"}},
+        Start{"Layers", true, {"--ranks", "2"}, {"--ranks", "2", "--layers", "1-2"}, {"--layers", "1-2"}},
+        Start{"Reference",
+              true,
+              {"--ranks", "2", "--expert-tp"},
+              {"--ranks", "2", "--mode", "tp", "--backend", "reference", "--batch", "1"},
+              {"--backend", "reference", "--batch", "1"}},
+        Start{"PaddedEp",
+              false,
+              {"--ranks", "2", "--pad"},
+              {"--ranks", "2", "--pad", "--mode", "ep"},
+              {"--mode", "ep"}},
+        Start{"PaddedTp",
+              false,
+              {"--ranks", "2", "--pad", "--expert-tp"},
+              {"--ranks", "2", "--pad", "--mode", "tp"},
+              {}},
+        Start{"PaddedUneven",
+              false,
+              {"--ranks", "2", "--pad", "--uneven", "--expert-tp"},
+              {"--ranks", "2", "--pad", "--uneven", "--mode", "tp"},
+              {}}),
+    [](const auto& i) { return std::string(i.param.label); });
+
+TEST(ExportCommand, AStartConvertsNothing) {
+  const TempDir out;
+  ASSERT_EQ(exported(model(), out.path(), {"--ranks", "2", "--expert-tp"}).code, 0);
+  const Ran ran = decoded(out.path().string(), {});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const auto json = json_of(ran);
+  EXPECT_EQ(json["ranks"], 2);
+  EXPECT_EQ(json["startup"]["convert_s"], 0.0);
+  EXPECT_EQ(json["startup"]["reshard_s"], 0.0);
+  EXPECT_GT(json["startup"]["read_s"], 0.0);
+  EXPECT_TRUE(json["reshard"].is_null());
+  // Half of the NVFP4 experts' bytes, with scalars of all eight, and four whole BF16 experts.
+  EXPECT_EQ(json["memory_per_rank"]["sliced"], 2 * (8 * 3 * 256 * 512 * 9 / 16 + 8 * 3 * 4 + 8));
+  EXPECT_EQ(json["memory_per_rank"]["stock"], 4 * 3 * 256 * 1024 * 2);
+}
+
+TEST(ExportCommand, RunHasTheRowsOfTheCheckpoint) {
+  const TempDir dir;
+  const fs::path in = dir.path() / "in.safetensors";
+  const std::vector<float> x(256, 0.5F);
+  const std::vector<float> logits = {0, 1, 2, 3, 4, 5, 6, 7};
+  using View = tensor::TensorView;
+  const std::vector<std::pair<std::string, View>> tensors = {
+      {"x", View{tensor::Dtype::f32, {1, 256}, std::as_bytes(std::span(x))}},
+      {"router_logits", View{tensor::Dtype::f32, {1, 8}, std::as_bytes(std::span(logits))}}};
+  checkpoint::write_safetensors(in, tensors);
+  ASSERT_EQ(exported(model(), dir.path() / "ep", {"--ranks", "2"}).code, 0);
+  ASSERT_EQ(exported(model(), dir.path() / "tp", {"--ranks", "2", "--expert-tp"}).code, 0);
+  const auto y = [&](const std::string& from, Arguments more) {
+    Arguments a = {"run",   from, "--layer", "2", "--in", in.string(), "--out", (dir.path() / "y").string(),
+                   "--json"};
+    a.insert(a.end(), more.begin(), more.end());
+    const Ran ran = run_program(a);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    return ran.code == 0 ? json_of(ran)["y_sha256"].get<std::string>() : std::string("none");
+  };
+  EXPECT_EQ(y((dir.path() / "ep").string(), {}), y(model(), {"--ranks", "2"}));
+  EXPECT_EQ(y((dir.path() / "tp").string(), {}), y(model(), {"--ranks", "2", "--mode", "tp"}));
+}
+
+// Every tensor of a directory's shards, by name.
+std::map<std::string, std::string> tensors_in(const fs::path& directory) {
+  std::map<std::string, std::string> out;
+  for (const auto& file : fs::directory_iterator(directory)) {
+    if (file.path().extension() != ".safetensors") continue;
+    const auto shard = checkpoint::SafetensorsFile::open(file.path());
+    for (const auto& [name, entry] : shard.header().tensors) {
+      const auto view = shard.at(name);
+      out[name] = std::string(tensor::name(view.dtype)) + view.shape.text() +
+                  std::string(reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size());
+    }
+  }
+  return out;
+}
+
+struct Back {
+  const char* label;
+  bool wide;
+  Arguments exporting;
+};
+
+class ExportToLogical : public testing::TestWithParam<Back> {};
+
+TEST_P(ExportToLogical, GivesTheTensorsBackByteForByte) {
+  const Back& b = GetParam();
+  const TempDir dir;
+  const std::string from = b.wide ? model() : narrow();
+  const Ran there = exported(from, dir.path() / "ranks", b.exporting);
+  ASSERT_EQ(there.code, 0) << there.err;
+  const Ran back = exported((dir.path() / "ranks").string(), dir.path() / "logical", {"--to", "logical"});
+  ASSERT_EQ(back.code, 0) << back.err;
+  const auto wanted = tensors_in(from);
+  const auto got = tensors_in(dir.path() / "logical");
+  ASSERT_EQ(got.size(), wanted.size());
+  for (const auto& [name, value] : wanted) {
+    ASSERT_TRUE(got.contains(name)) << name;
+    EXPECT_TRUE(got.at(name) == value) << name;
+  }
+  for (const char* config : {"config.json", "hf_quant_config.json"})
+    EXPECT_EQ(read_text(dir.path() / "logical" / config), read_text(fs::path(from) / config));
+  // It is a checkpoint again.
+  EXPECT_EQ(run_program({"verify", (dir.path() / "logical").string()}).code, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ExportToLogical,
+    testing::Values(Back{"FusedEp1", true, {"--ranks", "1"}}, Back{"FusedEp2", true, {"--ranks", "2"}},
+                    Back{"FusedEp4", true, {"--ranks", "4"}},
+                    Back{"FusedTp2", true, {"--ranks", "2", "--expert-tp"}},
+                    Back{"FusedTp4", true, {"--ranks", "4", "--expert-tp"}},
+                    Back{"FusedGrid", true, {"--ranks", "4", "--ep", "2", "--tp", "2", "--expert-tp"}},
+                    Back{"PerExpertPaddedEp2", false, {"--ranks", "2", "--pad"}},
+                    Back{"PerExpertPaddedTp2", false, {"--ranks", "2", "--pad", "--expert-tp"}},
+                    Back{"PerExpertUnevenTp2", false, {"--ranks", "2", "--pad", "--uneven", "--expert-tp"}}),
+    [](const auto& i) { return std::string(i.param.label); });
+
+// An export of `model()` for two ranks that a test may spoil.
+class SpoiltExport : public testing::Test {
+ protected:
+  void SetUp() override {
+    const Ran ran = exported(model(), dir_.path(), {"--ranks", "2", "--expert-tp"});
+    ASSERT_EQ(ran.code, 0) << ran.err;
+  }
+  [[nodiscard]] fs::path file(int rank, int ranks = 2) const {
+    return dir_.path() / checkpoint::export_file_name(rank, ranks);
+  }
+  [[nodiscard]] std::string path() const { return dir_.path().string(); }
+
+  // Turns one bit of the file.
+  static void flip(const fs::path& file, std::int64_t at) {
+    std::fstream f(file, std::ios::in | std::ios::out | std::ios::binary);
+    f.seekg(at);
+    const auto byte = static_cast<char>(f.get() ^ 4);
+    f.seekp(at);
+    f.put(byte);
+  }
+
+  TempDir dir_;
+};
+
+TEST_F(SpoiltExport, AnotherPlacementIsForeign) {
+  expect_refusal(decoded(path(), {"--ranks", "4"}), 3,
+                 {"an export for 2 ranks of slices (EP 1 x TP 2)", "here are 4"});
+  expect_refusal(decoded(path(), {"--ranks", "1"}), 3, {"export for 1"});
+  expect_refusal(decoded(path(), {"--ranks", "2", "--ep", "2"}), 3, {"EP 1 x TP 2"});
+  expect_refusal(decoded(path(), {"--mode", "both"}), 3, {"no whole experts"});
+  expect_refusal(decoded(path(), {"--mode", "ep"}), 3, {"no whole experts"});
+  expect_refusal(decoded(path(), {"--pad", "--mode", "ep"}), 3, {"no whole experts"});
+  ASSERT_EQ(exported(narrow(), dir_.path(), {"--ranks", "2", "--pad"}).code, 0);
+  expect_refusal(decoded(path(), {"--mode", "tp"}), 3, {"width 192, and wanted is 256"});
+}
+
+TEST_F(SpoiltExport, AnotherLayoutOrFormatIsForeign) {
+  const auto edited = [&](const std::string& from, const std::string& to) {
+    std::string text = read_text(file(0));
+    const std::size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos);
+    text.replace(at, from.size(), to);
+    std::ofstream(file(0), std::ios::binary) << text;
+  };
+  edited("trtllm-gen-1", "trtllm-gen-2");
+  expect_refusal(decoded(path(), {}), 3, {"layout 'trtllm-gen-2'", "trtllm-gen-1"});
+  edited("trtllm-gen-2", "trtllm-gen-1");
+  EXPECT_EQ(decoded(path(), {}).code, 0);
+  edited(R"(\"format\":1)", R"(\"format\":2)");
+  expect_refusal(decoded(path(), {}), 3, {"format 2", "format 1"});
+}
+
+TEST_F(SpoiltExport, ABitIsFoundWhereverItTurned) {
+  const auto header = checkpoint::read_header(file(1));
+  std::vector<std::int64_t> places = {0, 9, 200, header.data_begin - 2};
+  for (const auto& [name, entry] : header.tensors)
+    if (!name.ends_with("mlp.gate.weight") || entry.end - entry.begin < 100'000)
+      places.push_back((entry.begin + entry.end) / 2);
+  for (const std::int64_t at : places) {
+    flip(file(1), at);
+    const Ran ran = decoded(path(), {"--batch", "1"});
+    EXPECT_EQ(ran.code, 3) << "byte " << at << ": " << ran.err;
+    EXPECT_EQ(run_program({"verify", path()}).code, 3) << "byte " << at;
+    flip(file(1), at);
+  }
+  EXPECT_EQ(decoded(path(), {"--batch", "1"}).code, 0);
+  EXPECT_EQ(run_program({"verify", path()}).code, 0);
+}
+
+TEST_F(SpoiltExport, VerifyNamesFileAndTensor) {
+  const auto header = checkpoint::read_header(file(1));
+  flip(file(1), header.tensors.at("model.layers.0.mlp.experts.w13").begin);
+  const Ran ran = run_program({"verify", path(), "--json"});
+  EXPECT_EQ(ran.code, 3);
+  EXPECT_EQ(json_of(ran)["faults_total"], 1);
+  EXPECT_TRUE(contains(ran.out,
+                       "kerf-rank-00001-of-00002.safetensors: damaged: the digest of "
+                       "model.layers.0.mlp.experts.w13"));
+}
+
+TEST_F(SpoiltExport, CutShort) {
+  fs::resize_file(file(1), fs::file_size(file(1)) - 1);
+  expect_refusal(decoded(path(), {}), 3, {"truncated"});
+}
+
+TEST_F(SpoiltExport, FilesOfTwoExportsDoNotStart) {
+  const TempDir other;
+  const TempDir seeded;
+  write_model(seeded.path(), tools::SynthModel::muse_spark, 1024, 2);
+  ASSERT_EQ(exported(seeded.path().string(), other.path(), {"--ranks", "2", "--expert-tp"}).code, 0);
+  fs::copy_file(other.path() / checkpoint::export_file_name(1, 2), file(1),
+                fs::copy_options::overwrite_existing);
+  expect_refusal(decoded(path(), {}), 3, {"files of two exports"});
+  EXPECT_EQ(run_program({"verify", path()}).code, 3);
+  EXPECT_EQ(exported(path(), other.path() / "back", {"--to", "logical"}).code, 3);
+}
+
+TEST_F(SpoiltExport, ARenamedFileIsNotAnotherRanks) {
+  fs::copy_file(file(0), file(1), fs::copy_options::overwrite_existing);
+  expect_refusal(decoded(path(), {}), 3, {"says that it is rank 0's of 2"});
+}
+
+TEST_F(SpoiltExport, WhatAStoppedRunLeavesDoesNotStart) {
+  fs::rename(file(1), file(1).string() + ".tmp-77-0");
+  expect_refusal(decoded(path(), {}), 3, {"without kerf-rank-00001-of-00002.safetensors", "export again"});
+  fs::remove(file(0));
+  EXPECT_EQ(decoded(path(), {}).code, 3);  // no export, and no checkpoint
+  ASSERT_EQ(exported(model(), dir_.path(), {"--ranks", "4"}).code, 0);
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir_.path()), fs::directory_iterator()), 4);
+  EXPECT_EQ(decoded(path(), {"--batch", "1"}).code, 0);
+}
+
+TEST_F(SpoiltExport, AStaleOneIsRefusedAsLongAsItsSourceIsThere) {
+  const TempDir source;
+  write_model(source.path(), tools::SynthModel::muse_spark, 1024);
+  ASSERT_EQ(exported(source.path().string(), dir_.path(), {"--ranks", "2"}).code, 0);
+  ASSERT_EQ(decoded(path(), {"--batch", "1"}).code, 0);
+  fs::last_write_time(source.path() / "config.json", fs::file_time_type::clock::now());
+  EXPECT_EQ(decoded(path(), {"--batch", "1"}).code, 0);                // times say nothing
+  write_model(source.path(), tools::SynthModel::muse_spark, 1024, 2);  // another model of the same shape
+  expect_refusal(decoded(path(), {}), 3, {"stale", source.path().string()});
+  fs::remove(source.path() / "config.json");
+  EXPECT_EQ(decoded(path(), {"--batch", "1"}).code, 0);
+}
+
+TEST(ExportCommand, TheSameExportHasTheSameBytes) {
+  const TempDir a;
+  const TempDir b;
+  ASSERT_EQ(exported(model(), a.path(), {"--ranks", "2", "--expert-tp", "--threads", "1"}).code, 0);
+  ASSERT_EQ(exported(model(), b.path(), {"--ranks", "2", "--expert-tp", "--threads", "2"}).code, 0);
+  for (int r = 0; r < 2; ++r)
+    EXPECT_TRUE(read_text(a.path() / checkpoint::export_file_name(r, 2)) ==
+                read_text(b.path() / checkpoint::export_file_name(r, 2)));
+}
+
+TEST(ExportCommand, RefusesBeforeItWrites) {
+  const TempDir dir;
+  const fs::path out = dir.path() / "out";
+  expect_refusal(exported(model(), out, {"--ranks", "3"}), 4, {"8 experts over 3 ranks"});
+  expect_refusal(exported(model(), out, {"--ranks", "1", "--expert-tp"}), 4, {"at least 2 ranks"});
+  expect_refusal(exported(narrow(), out, {"--ranks", "2", "--expert-tp"}), 4, {"legal tp"});
+  EXPECT_FALSE(fs::exists(out));
+  expect_refusal(exported(model(), model(), {}), 2, {"did not write", "nothing was changed"});
+  fs::create_directories(out);
+  std::ofstream(out / "notes.txt") << "mine";
+  expect_refusal(exported(model(), out, {}), 2, {"holds notes.txt"});
+  expect_refusal(exported(model(), out, {"--to", "logical"}), 2, {"no export"});
+  EXPECT_EQ(read_text(out / "notes.txt"), "mine");
+}
+
+// A full disk, as far as a program can tell: files may not grow.
+TEST(ExportCommand, AFullDiskLeavesNothing) {
+  const TempDir dir;
+  const Ran ran =
+      run_executable("/bin/sh", {"-c", std::string("ulimit -f 2048; exec ") + KERF_PROGRAM + " export " +
+                                           model() + " " + dir.path().string() + " --ranks 2"});
+  expect_refusal(ran, 2, {"cannot write it"});
+  EXPECT_TRUE(fs::is_empty(dir.path()));
+}
+
+TEST(ExportCommand, InspectAndPlanKnowAnExport) {
+  const TempDir out;
+  ASSERT_EQ(exported(model(), out.path(), {"--ranks", "4", "--ep", "2", "--tp", "2", "--expert-tp"}).code, 0);
+  const Ran ran = run_program({"inspect", out.path().string(), "--json"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const auto json = json_of(ran);
+  EXPECT_EQ(json["export"]["ranks"], 4);
+  EXPECT_EQ(json["export"]["ep"], 2);
+  EXPECT_EQ(json["export"]["tp"], 2);
+  EXPECT_EQ(json["export"]["layout"], "trtllm-gen-1");
+  EXPECT_EQ(json["layers"].size(), 3U);
+  EXPECT_EQ(json["layers"][0]["dialect"], "exported");
+  EXPECT_EQ(json["layers"][0]["gate_up_differ"],
+            json_of(run_program({"inspect", model(), "--json"}))["layers"][0]["gate_up_differ"]);
+  EXPECT_EQ(run_program({"inspect", out.path().string()}).code, 0);
+  EXPECT_TRUE(json_of(run_program({"inspect", model(), "--json"}))["export"].is_null());
+  const Ran plan = run_program({"plan", out.path().string(), "--ranks", "4", "--json"});
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  EXPECT_EQ(json_of(plan)["bf16_layers"], 1);
+}
+
+}  // namespace
+}  // namespace kerf::test
