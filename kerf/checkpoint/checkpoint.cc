@@ -251,8 +251,8 @@ Checkpoint Checkpoint::open_exported(const std::filesystem::path& directory, std
       fail(ErrorKind::checkpoint, "{}: layer {} of a model of {} layers", path.string(), layer.index,
            config.layers);
     const internal::LayerSource source{
-        *state->table,  layer.index,         layer.prefix, "mlp.experts.", nullptr, config.experts, config.hidden,
-        config.intermediate, config.model_hidden, config.quant_algo};
+        *state->table,  layer.index,   layer.prefix,        "mlp.experts.",      nullptr,
+        config.experts, config.hidden, config.intermediate, config.model_hidden, config.quant_algo};
     state->layers.emplace(layer.index, internal::make_exported_layer(source, layer));
     state->moe_layers.push_back(layer.index);
   }

@@ -68,8 +68,8 @@ class MoeLayer {
   [[nodiscard]] virtual ExpertKind kind() const = 0;
   // "per-expert", "fused", ...: docs/formats.md; "exported"
   [[nodiscard]] virtual std::string_view dialect() const = 0;
-  // Expert e in [0, E): where its tensors lie; dtype and shape have been checked against the config. Of an export
-  // there are none: Error{unsupported}, and so for the scans of blocks and values below.
+  // Expert e in [0, E): where its tensors lie; dtype and shape have been checked against the config. Of an
+  // export there are none: Error{unsupported}, and so for the scans of blocks and values below.
   [[nodiscard]] virtual ExpertFiles expert_files(std::int64_t e) const = 0;
   // The same, read: expert_bytes() of memory, until the last of the views is gone. Error{checkpoint} where a
   // file has become shorter.

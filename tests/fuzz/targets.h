@@ -26,10 +26,16 @@ void config(Bytes input);
 // A list of preferred tactics or a tuner's cache.
 void tables(Bytes input);
 
+// One rank's file of an export. Anything that begins with '{' is what the file says of itself, and also a
+// header, to which the length, 64 KiB of data and the digests that fit are added; other bytes are the whole
+// file.
+void exports(Bytes input);
+
 struct Target {
   std::string_view name;
   void (*run)(Bytes input);
 };
-inline constexpr Target targets[] = {{"header", header}, {"config", config}, {"tables", tables}};
+inline constexpr Target targets[] = {
+    {"header", header}, {"config", config}, {"tables", tables}, {"exports", exports}};
 
 }  // namespace kerf::fuzz
