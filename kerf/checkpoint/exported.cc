@@ -40,7 +40,7 @@ class ExportedExperts final : public Layer {
   }
   [[nodiscard]] std::string tensor_name(Projection p, Part part, std::int64_t /*e*/) const override {
     return fmt::format("{} ({})", full_name(part == Part::input_scale ? exported_inputs : exported_ws2),
-                       name(p));
+                       source().dialect->projections[static_cast<std::size_t>(p)]);
   }
   [[nodiscard]] std::int64_t first_row(Projection /*p*/) const override { return 0; }
 
