@@ -99,16 +99,17 @@ void check_rank_options(const RankOptions& options) {
   (void)backend_of(options);
   (void)timeout();
   if (options.threads == 0) (void)Context::threads();
-  (void)grid_of(options);
+  // Of an export it may be a grid of more ranks: settle_for_export() looks again.
+  if (options.ranks_given || (!options.ep && !options.tp)) (void)grid_of(options);
 }
 
 void settle_for_export(RankOptions& options, const checkpoint::Checkpoint& from) {
-  if (from.exported() == nullptr) return;
+  if (from.exported() == nullptr) return (void)grid_of(options);
   const checkpoint::ExportPlacement& p = from.exported()->facts().placement;
-  if (!options.ranks_given && !options.ep && !options.tp && p.ranks <= most_ranks)
-    options.ranks = static_cast<int>(p.ranks);
+  if (!options.ranks_given && p.ranks <= most_ranks) options.ranks = static_cast<int>(p.ranks);
   if (p.tp > 1 && !options.ep && !options.tp && options.ranks == p.ranks) options.tp = p.tp;
   options.fit = decode::fit_of(from, options.fit);
+  (void)grid_of(options);
 }
 
 op::Input input_of(const RankOptions& options) {

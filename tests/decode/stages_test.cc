@@ -92,9 +92,9 @@ TEST(DevicePlan, OfOneTokenByHand) {
   const std::int64_t layer =
       4 + 2 * 256 + 4 * 8 + 4 * 8 + 2 * 4 + 2 * 4 + 2 * 256;      // gs, x, logits, bias, routes, out
   const std::int64_t step = 4 * words + 128 + 16 + 2 * 4 + 2 * 4  // metadata, quantised row, routes
-                            + (16 * 64 + 256) + 4 * 3  // codes and scales between the GEMMs; counters
-                            + 2 * 256 * 256            // rows: 128 KiB at least
-                            + 2 * 256;                 // partial
+                            + 16 + 16 * 8 * 16  // what launches know; 16 rows of 8 blocks between the GEMMs
+                            + 2 * 256 * 256     // rows: 128 KiB at least
+                            + 2 * 256;          // partial
   EXPECT_EQ(plan.stack, 3 * layer + step);
   const std::int64_t weights = 3 * 8 * 3 * 256 * 128 * 9 / 16;
   EXPECT_EQ(plan.device.load, weights);
@@ -104,7 +104,7 @@ TEST(DevicePlan, OfOneTokenByHand) {
   EXPECT_EQ(plan.host.load, 3 * scalars);
   EXPECT_EQ(plan.staging, 8 * 3 * 256 * 128 * 9 / 16 + scalars);
   EXPECT_EQ(plan.host.convert, plan.host.load + plan.staging);
-  EXPECT_EQ(plan.run, 128 + 16 + 4 * words + (16 * 64 + 256) + 4 * 3 + 2 * 256 * 256);
+  EXPECT_EQ(plan.run, 128 + 16 + 4 * words + 16 + 16 * 8 * 16 + 2 * 256 * 256);
   EXPECT_EQ(plan.device.warm_up, weights + plan.run);
 }
 
