@@ -251,9 +251,9 @@ MemoryPlan memory_plan(const MemoryRequest& r) {
   if (p.on_device) {
     p.staging = staging_of(r, p);
     p.stack = stack_bytes(r);
-    p.run = device_run_bytes(held(r),
-                             {std::max(r.tokens, probe_tokens({}, r.top_k, static_cast<int>(r.ranks))),
-                              r.experts, r.hidden, r.top_k},
+    // A probe's steps have tokens of their own.
+    const std::int64_t probed = p.probe > 0 ? probe_tokens({}, r.top_k, static_cast<int>(r.ranks)) : 0;
+    p.run = device_run_bytes(held(r), {std::max(r.tokens, probed), r.experts, r.hidden, r.top_k},
                              exact_slices(r));
   }
   share_out(r, p);
