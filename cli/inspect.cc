@@ -274,9 +274,12 @@ void run(const Options& o, Context& context) {
   if (o.headers && !o.plot.empty())
     throw Error(ErrorKind::usage, "--plot draws what --headers leaves unread: one of them");
   const Checkpoint ckpt = Checkpoint::open(o.path);
+  const bool converted = ckpt.exported() != nullptr;  // its blocks are not those of a checkpoint any more
+  if (converted && !o.plot.empty())
+    throw Error(ErrorKind::unsupported, "--plot draws a checkpoint's scales: not those of an export");
   if (!o.plot.empty()) check_outside(output_file("--plot", o.plot), ckpt.directory());
   Blocks blocks;
-  if (!o.headers) {
+  if (!o.headers && !converted) {
     ProgressBar bar(context, "reading blocks");
     blocks = tools::look_at_blocks(ckpt, Workers(Context::threads()),
                                    [&](std::int64_t done, std::int64_t total) { bar.update(done, total); });

@@ -23,6 +23,10 @@ class ExportedExperts final : public Layer {
   [[nodiscard]] ExpertFiles expert_files(std::int64_t /*e*/) const override {
     fail(ErrorKind::unsupported, "layer {}: an export has its experts in the converted layout", index());
   }
+  [[nodiscard]] std::vector<tensor::Source> stored_block_scales(std::int64_t e) const override {
+    (void)expert_files(e);
+    return {};
+  }
   [[nodiscard]] bool has_input_scales() const override { return has_inputs_; }
 
  protected:

@@ -35,8 +35,10 @@ void look_through(const checkpoint::Checkpoint& opened) {
     layer.check_block(faults);
     layer.scan_block(faults);
     for (std::int64_t e = 0; e < opened.config().experts; ++e)
-      layer.kind() == checkpoint::ExpertKind::nvfp4 ? layer.scan_block_scales(e, faults)
-                                                    : layer.scan_values(e, faults);
+      if (layer.kind() == checkpoint::ExpertKind::nvfp4)
+        (void)layer.scan_block_scales(e, faults);
+      else
+        layer.scan_values(e, faults);
   }
   (void)checkpoint::Faults::from_json(faults.to_json());
 }

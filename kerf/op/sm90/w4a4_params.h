@@ -11,13 +11,6 @@
 
 namespace kerf::op::sm90::w4a4 {
 
-// What launches leave to one another, in memory that was zero once.
-struct Kept {
-  std::uint64_t launches;  // that have ended
-  std::uint32_t items;     // of the running one, handed out
-  std::uint32_t blocks;    // of the running one, that are through
-};
-
 // The number of a launch, from 1 on: what it writes of the intermediate bears it (24 and 32 bits).
 struct Tag {
   std::uint32_t high;

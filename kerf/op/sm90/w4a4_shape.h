@@ -35,6 +35,13 @@ inline constexpr int row_bytes = row_code_bytes + segment_values / 16;
 inline constexpr int block_bytes = 16;  // of the intermediate, in memory
 inline constexpr int most_row_bytes = segment_values / 16 * block_bytes;
 
+// What launches leave to one another, in memory that was zero once.
+struct Kept {
+  std::uint64_t launches;  // that have ended
+  std::uint32_t items;     // of the running one, handed out
+  std::uint32_t blocks;    // of the running one, that are through
+};
+
 // One of the two GEMMs, and one way to cut it.
 struct Gemm {
   int k;              // values of K
@@ -46,7 +53,8 @@ struct Gemm {
   int parts_in_use;   // those of the parts that have segments
   int groups;         // of units that a block works on together
 
-  // Which of the units that a block works on together is a warpgroup's: warpgroup / parts, without a division.
+  // Which of the units that a block works on together is a warpgroup's: warpgroup / parts, without a
+  // division.
   [[nodiscard]] constexpr int unit_of(int warpgroup) const { return warpgroup >> (parts >> 1); }
   [[nodiscard]] constexpr int part_begin(int part) const { return part * part_segments; }
   [[nodiscard]] constexpr int part_end(int part) const {
