@@ -255,6 +255,32 @@ void make_empty(const fs::path& directory) {
          error ? ": " + error.message() : std::string());
 }
 
+// config.json as tools read it that know ModelOpt's names: what compressed-tensors says of the quantisation
+// is said as ModelOpt does. Everything else, and every other text, stays as it is.
+std::string config_text(const checkpoint::ExportFacts& facts) {
+  auto config = nlohmann::ordered_json::parse(facts.configs.config);
+  auto* const owner = config.contains("quantization_config") || !config.contains("text_config")
+                          ? &config
+                          : &config["text_config"];
+  const auto found = owner->find("quantization_config");
+  if (found == owner->end() || found->value("quant_method", "") != "compressed-tensors")
+    return facts.configs.config;
+  bool inputs = false;
+  auto excluded = nlohmann::ordered_json::array();
+  // Patterns (re:) have no counterpart there; of experts they mean the BF16 layers, which are named.
+  for (const auto& name : found->value("ignore", nlohmann::ordered_json::array()))
+    if (name.is_string() && !name.get<std::string>().starts_with("re:")) excluded.push_back(name);
+  for (const ExportedLayer& layer : facts.layers) {
+    inputs = inputs || layer.has_inputs;
+    if (layer.kind == ExpertKind::bf16) excluded.push_back(layer.prefix + "mlp.experts*");
+  }
+  *found = {{"quant_method", "modelopt"},
+            {"quant_algo", inputs ? "NVFP4" : "W4A16_NVFP4"},
+            {"group_size", 16},
+            {"exclude_modules", std::move(excluded)}};
+  return config.dump(2) + "\n";
+}
+
 }  // namespace
 
 LogicalReport export_logical(const Checkpoint& from, const fs::path& directory, const Workers& workers,
@@ -325,7 +351,7 @@ LogicalReport export_logical(const Checkpoint& from, const fs::path& directory, 
   const nlohmann::json index = {{"metadata", {{"total_size", report.bytes}}}, {"weight_map", std::move(map)}};
   write_text(directory / "model.safetensors.index.json", index.dump(2) + "\n");
   if (facts.configs.quant) write_text(directory / "hf_quant_config.json", *facts.configs.quant);
-  write_text(directory / "config.json", facts.configs.config);
+  write_text(directory / "config.json", config_text(facts));
   return report;
 }
 

@@ -1,5 +1,6 @@
 // kerf export and starts from what it wrote: the same outputs as from the checkpoint, and back to it byte for
 // byte; what is refused, and what an interrupted run leaves.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -249,6 +250,32 @@ INSTANTIATE_TEST_SUITE_P(
                     Back{"PerExpertPaddedTp2", false, {"--ranks", "2", "--pad", "--expert-tp"}},
                     Back{"PerExpertUnevenTp2", false, {"--ranks", "2", "--pad", "--uneven", "--expert-tp"}}),
     [](const auto& i) { return std::string(i.param.label); });
+
+TEST(ExportCommand, LogicalIsModelOptsInConfigToo) {
+  const TempDir dir;
+  const std::string from = (dir.path() / "from").string();
+  const auto ran = [&](const Arguments& a) {
+    const Ran r = run_program(a);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r;
+  };
+  ran({"synth", from, "--model", "qwen3-moe", "--experts", "4", "--hidden", "128", "--intermediate", "128",
+       "--layers", "2", "--top-k", "2", "--bf16-layers", "1", "--dialect", "compressed-tensors"});
+  ASSERT_EQ(exported(from, dir.path() / "ranks", {"--ranks", "2"}).code, 0);
+  ASSERT_EQ(exported((dir.path() / "ranks").string(), dir.path() / "logical", {"--to", "logical"}).code, 0);
+  const auto config = nlohmann::json::parse(read_text(dir.path() / "logical" / "config.json"));
+  const auto& quantisation = config["quantization_config"];
+  EXPECT_EQ(quantisation["quant_method"], "modelopt");
+  EXPECT_EQ(quantisation["quant_algo"], "NVFP4");
+  EXPECT_EQ(quantisation["group_size"], 16);
+  EXPECT_THAT(quantisation["exclude_modules"].get<std::vector<std::string>>(),
+              testing::AllOf(testing::Contains("model.layers.1.mlp.experts*"),
+                             testing::Each(testing::Not(testing::StartsWith("re:")))));
+  const auto digest = [&](const std::string& path) {
+    return json_of(ran({"decode", path, "--batch", "2", "--json"}))["steps"][0]["output_sha256"];
+  };
+  EXPECT_EQ(digest((dir.path() / "logical").string()), digest(from));
+}
 
 // An export of `model()` for two ranks that a test may spoil.
 class SpoiltExport : public testing::Test {
