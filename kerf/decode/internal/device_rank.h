@@ -63,12 +63,12 @@ class DeviceRank {
   tensor::Memory& memory_;
   std::vector<DeviceLayer> layers_;
   // Shared by the layers.
-  tensor::Tensor metadata_;            // 32-bit words
-  tensor::Tensor codes_, scales_;      // [T, H/2], [T, H/16]
-  tensor::Tensor ids_, weights_;       // [T, K]
+  tensor::Tensor metadata_;                   // 32-bit words
+  tensor::Tensor codes_, scales_;             // [T, H/2], [T, H/16]
+  tensor::Tensor ids_, weights_;              // [T, K]
   tensor::Tensor scratch_, counters_, kept_;  // the op's
-  tensor::Tensor rows_, sums_;         // [gemm2_rows, H] bf16, f32
-  tensor::Tensor partial_;             // [T, H] bf16
+  tensor::Tensor rows_, sums_;                // [gemm2_rows, H] bf16, f32
+  tensor::Tensor partial_;                    // [T, H] bf16
 };
 
 // The device's op behind a layer's experts; Error{bug} where they are bound to another backend.
