@@ -153,14 +153,11 @@ __device__ inline uint4 load_whole(const uint4* p) {
   return v;
 }
 
-// A load that other blocks' earlier writes are visible to, and what releases them.
+// A load that other blocks' earlier writes are visible to.
 __device__ inline std::int32_t load_acquire(const std::uint32_t* p) {
   std::uint32_t v;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return static_cast<std::int32_t>(v);
-}
-__device__ inline void add_release(std::uint32_t* p, std::uint32_t n) {
-  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(n) : "memory");
 }
 
 }  // namespace kerf::op::sm90
