@@ -79,6 +79,7 @@ Json layer_json(const MoeLayer& layer, std::int64_t experts, checkpoint::Faults&
   const LayerScales scales = layer.scales(faults);
   json["weight_only"] = scales.weight_only;
   json["notes"] = checkpoint::notes_of(scales);
+  for (const std::string& warning : checkpoint::warnings_of(scales)) json["notes"].push_back(warning);
   json["gate_up_differ"] = scales.gate_up_differ;
   json["largest_gate_up_ratio"] = scales.largest_gate_up_ratio;
   json["input_scale"] = spread_json(scales.least13, scales.in13);

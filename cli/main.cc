@@ -40,9 +40,9 @@ constexpr std::array commands = {
 };
 
 constexpr const char* footer =
-    "Exit codes: 0 ok, 1 output could not be written, 2 usage, 3 checkpoint, 4 unsupported, 5 peer, 6 "
-    "probe,\n"
-    "7 memory, 8 device, 70 bug. Reports go to standard output, everything else to standard error.";
+    "Exit codes: 0 ok, 1 standard output could not be written, 2 usage (or a file could not be written),\n"
+    "3 checkpoint, 4 unsupported, 5 peer, 6 probe, 7 memory, 8 device, 70 bug. Reports go to standard "
+    "output, everything else to standard error.";
 
 // Parses and runs the chosen command; what CLI11 throws becomes an exit code here, everything else goes on.
 int parse(int argc, char** argv, Context& context) {

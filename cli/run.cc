@@ -125,6 +125,8 @@ void run(const Options& given, Context& context) {
     if (rank.group.rank() == 0) result = std::move(mine);
   });
   time.lap("running the layer");
+  if (const std::string text = decode::not_finite_text(result->y, result->hidden); !text.empty())
+    context.log.warning(fmt::format("layer {}: {}", o.layer, text));
   checkpoint::write_safetensors(o.out, tensors_of(*result));
   time.lap("writing the output");
   report(o, inputs, *result, context);

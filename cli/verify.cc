@@ -47,6 +47,7 @@ void run(const std::string& path, bool measure, Context& context) {
   std::optional<tools::VerifySpeed> speed;
   if (measure) speed = tools::verify_speed(checkpoint, Workers(Context::threads()), measured_pairs);
   for (const std::string& note : checkpoint.notes()) context.log.info(note);
+  for (const std::string& warning : r.warnings) context.log.warning(warning);
   if (context.json) {
     Json json = {{"checkpoint", checkpoint.directory().string()},
                  {"layers", r.layers},
@@ -54,6 +55,7 @@ void run(const std::string& path, bool measure, Context& context) {
                  {"bytes_checked", r.bytes_checked},
                  {"faults_total", r.faults.total()},
                  {"faults", faults_json(r.faults)},
+                 {"warnings", r.warnings},
                  {"notes", checkpoint.notes()}};
     if (speed) json["speed"] = speed_json(*speed);
     context.out.json(json);

@@ -290,4 +290,28 @@ std::vector<std::string> notes_of(const LayerScales& scales) {
   return out;
 }
 
+std::vector<std::string> warnings_of(const LayerScales& scales) {
+  std::vector<std::string> out;
+  const auto look = [&out](float scale, std::string_view of) {
+    if (!(scale > 0)) return;  // none, or a fault that is told of elsewhere
+    // A block's scale is its largest value over 6 and the input scale, rounded to e4m3, whose least value is
+    // 2^-9: half of that and less is zero. Its largest value is 448.
+    const double vanishing = 6.0 * scale / 1024;
+    const double largest = 448.0 * 6.0 * scale;
+    if (vanishing >= 16)
+      out.push_back(
+          fmt::format("input scale {:g} of {} (largest of all experts) is not plausible: blocks whose "
+                      "values stay within {:g} become zeros",
+                      scale, of, vanishing));
+    else if (largest <= 1e-3)
+      out.push_back(
+          fmt::format("input scale {:g} of {} (largest of all experts) is not plausible: values are "
+                      "clipped at {:g}",
+                      scale, of, largest));
+  };
+  look(scales.in13, "gate and up");
+  look(scales.in2, "down");
+  return out;
+}
+
 }  // namespace kerf::checkpoint

@@ -59,6 +59,10 @@ struct LayerScales {
 // that the layer is weight-only), a line each.
 std::vector<std::string> notes_of(const LayerScales& scales);
 
+// Input scales that no calibration arrives at, of usable ones: rows of ordinary values would all become zeros
+// under them, or all be clipped.
+std::vector<std::string> warnings_of(const LayerScales& scales);
+
 // One layer's routed experts.
 class MoeLayer {
  public:

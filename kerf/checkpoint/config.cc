@@ -7,6 +7,7 @@
 #include "kerf/base/file.h"
 #include "kerf/base/format.h"
 #include "kerf/base/json.h"
+#include "kerf/checkpoint/export_facts.h"
 #include "kerf/checkpoint/internal/dialect.h"
 #include "kerf/checkpoint/internal/families.h"
 #include "kerf/checkpoint/internal/keys.h"
@@ -205,12 +206,14 @@ ModelConfig model_config_of(const std::string& text, const std::filesystem::path
 
 ModelConfig read_model_config(const std::filesystem::path& path) {
   std::error_code ignored;
-  const std::filesystem::path file =
-      std::filesystem::is_directory(path, ignored) ? path / "config.json" : path;
+  const bool directory = std::filesystem::is_directory(path, ignored);
+  if (directory) refuse_stopped_export(path);
+  const std::filesystem::path file = directory ? path / "config.json" : path;
   return model_config_of(read_text(file, most_config_bytes), file);
 }
 
 ConfigTexts read_config_texts(const std::filesystem::path& directory) {
+  refuse_stopped_export(directory);
   ConfigTexts out{read_text(directory / "config.json", most_config_bytes), std::nullopt};
   const std::filesystem::path file = directory / "hf_quant_config.json";
   std::error_code ignored;

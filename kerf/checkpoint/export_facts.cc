@@ -6,6 +6,7 @@
 
 #include "kerf/base/format.h"
 #include "kerf/base/json.h"
+#include "kerf/checkpoint/atomic_file.h"
 
 namespace kerf::checkpoint {
 
@@ -177,6 +178,26 @@ std::optional<ExportFileName> parse_export_file_name(std::string_view name) {
   const auto ranks = five_digits(name.substr(kHead.size() + 5 + kMiddle.size(), 5));
   if (!rank || !ranks || *rank >= *ranks) return std::nullopt;
   return ExportFileName{*rank, *ranks};
+}
+
+bool is_export_temporary(std::string_view name) {
+  const std::size_t whole = export_file_name(0, 1).size();
+  return name.size() > whole && parse_export_file_name(name.substr(0, whole)) &&
+         name.substr(whole).starts_with(AtomicFile::temporary_prefix(""));
+}
+
+void refuse_stopped_export(const std::filesystem::path& directory) {
+  std::error_code error;
+  if (std::filesystem::exists(std::filesystem::symlink_status(directory / "config.json", error))) return;
+  std::string first;  // by name, so that the message is the same at every start
+  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end;
+       it.increment(error)) {
+    std::string name = it->path().filename().string();
+    if (is_export_temporary(name) && (first.empty() || name < first)) first = std::move(name);
+  }
+  if (!first.empty())
+    fail(ErrorKind::checkpoint, "{}: an export that was stopped ({} is unfinished): export again",
+         directory.string(), first);
 }
 
 std::int64_t exported_ranks_in(const std::filesystem::path& directory) {

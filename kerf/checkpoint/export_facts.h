@@ -83,6 +83,12 @@ struct ExportFileName {
 // Nothing for another name.
 std::optional<ExportFileName> parse_export_file_name(std::string_view name);
 
+// Whether a file's name is that of an export's file on its way, which a finished export leaves none of.
+bool is_export_temporary(std::string_view name);
+
+// Error{checkpoint} where the directory has no config.json and holds files of an export that was stopped.
+void refuse_stopped_export(const std::filesystem::path& directory);
+
 // How many ranks' files a directory has, 0 where it is no export. Error{checkpoint} where there are files of
 // exports for several numbers of ranks, or a rank's is missing.
 std::int64_t exported_ranks_in(const std::filesystem::path& directory);

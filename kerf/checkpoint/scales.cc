@@ -17,14 +17,33 @@ namespace {
 
 using Values = std::vector<std::optional<float>>;
 
-// Why a scale cannot be used; empty where it can. A scale divides somewhere, so its reciprocal counts too.
-std::string_view fault_of(const std::optional<float>& value) {
+// The largest e4m3 block scale times the largest e2m1 code: what a global scale is multiplied by at most.
+constexpr float kMostUnderScale = 448.0F * 6.0F;
+
+std::string_view fault_of_number(const std::optional<float>& value) {
   if (!value) return "missing";
   if (std::isnan(*value)) return "NaN";
   if (std::isinf(*value)) return "infinite";
   if (*value == 0.0F) return "zero";
   if (*value < 0.0F) return "negative";
   if (std::isinf(1.0F / *value)) return "too small (infinite reciprocal)";
+  return {};
+}
+
+// Why a scale cannot be used; empty where it can. A scale divides somewhere, so its reciprocal counts too,
+// and the largest value that it can stand for has to be a number.
+std::string_view fault_of(const std::optional<float>& value) {
+  if (const std::string_view fault = fault_of_number(value); !fault.empty()) return fault;
+  if (std::isinf(*value * kMostUnderScale)) return "too large (infinite times 448 x 6)";
+  return {};
+}
+
+// The same of a stored divisor, whose scale is 1 / value.
+std::string_view fault_of_divisor(const std::optional<float>& value) {
+  if (const std::string_view fault = fault_of_number(value); !fault.empty()) return fault;
+  const float scale = 1.0F / *value;
+  if (std::isinf(1.0F / scale)) return "too large (as a scale, with an infinite reciprocal)";
+  if (std::isinf(scale * kMostUnderScale)) return "too small (as a scale, infinite times 448 x 6)";
   return {};
 }
 
@@ -94,10 +113,7 @@ LayerScales Layer::scales(Faults& faults) const {
                           : fmt::format(", weight{}", in_file(located(p, Part::weight, e)).substr(1));
   };
   const auto fault_in_file = [&](const std::optional<float>& value) {
-    const std::string_view fault = fault_of(value);
-    if (!fault.empty() || !value || !source_.dialect->divisors || fault_of(1.0F / *value).empty())
-      return fault;
-    return std::string_view("too large (as a scale, with an infinite reciprocal)");
+    return source_.dialect->divisors ? fault_of_divisor(value) : fault_of(value);
   };
   const auto report = [&](Projection p, Part part, const Values& values) {
     std::map<std::string_view, std::int64_t> alike;

@@ -25,9 +25,9 @@ bool is_there(const std::filesystem::path& path) {
   return std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
 }
 
-// A name that can only mean a file of the directory itself.
+// A name that can only mean a file of the directory itself, and that a line of a message can hold.
 bool plain_file_name(std::string_view file) {
-  return !file.empty() && file != "." && file.find("..") == std::string_view::npos &&
+  return shown(file) == file && !file.empty() && file != "." && file.find("..") == std::string_view::npos &&
          file.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
 }
 
@@ -58,7 +58,8 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
 void refuse_missing(const std::filesystem::path& directory, const std::vector<std::string>& missing,
                     std::size_t of) {
   if (missing.empty()) return;
-  const std::span<const std::string> first(missing.data(), std::min(missing.size(), kListed));
+  std::vector<std::string> first;
+  for (std::size_t i = 0; i < std::min(missing.size(), kListed); ++i) first.push_back(shown(missing[i]));
   fail(ErrorKind::checkpoint, "{}: {} of {} shards missing, incomplete download? {}{}", directory.string(),
        missing.size(), of, fmt::join(first, ", "), missing.size() > first.size() ? ", ..." : "");
 }

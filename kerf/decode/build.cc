@@ -227,12 +227,14 @@ Layer build_layer(const checkpoint::Checkpoint& from, const checkpoint::MoeLayer
   return layer;
 }
 
-void say(const Rank& rank, const checkpoint::MoeLayer& layer, const checkpoint::LayerScales& scales) {
+}  // namespace
+
+void say_scales(const Rank& rank, const checkpoint::MoeLayer& layer, const checkpoint::LayerScales& scales) {
   for (const std::string& note : checkpoint::notes_of(scales))
     rank.info(fmt::format("layer {}: {}", layer.index(), note));
+  for (const std::string& warning : checkpoint::warnings_of(scales))
+    rank.warning(fmt::format("layer {}: {}", layer.index(), warning));
 }
-
-}  // namespace
 
 std::vector<std::int64_t> select_layers(const checkpoint::Checkpoint& from,
                                         const std::vector<std::int64_t>& wanted) {
@@ -272,7 +274,7 @@ std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions&
   layers.reserve(selected.size());
   for (std::size_t i = 0; i < selected.size(); ++i) {
     const checkpoint::MoeLayer& source = from.layer(selected[i]);
-    say(rank, source, scales[i]);
+    say_scales(rank, source, scales[i]);
     {
       const Timing timing(times.check);
       check_values(source, count * rank.group.rank(), count, rank, ahead);

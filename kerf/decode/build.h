@@ -53,6 +53,9 @@ struct Rank {
   }
 };
 
+// What a layer's global scales are worth saying about, on rank 0: notes, and warnings of implausible ones.
+void say_scales(const Rank& rank, const checkpoint::MoeLayer& layer, const checkpoint::LayerScales& scales);
+
 struct BuildOptions {
   std::vector<std::int64_t> layers;    // empty: every layer with routed experts
   op::Input input = op::Input::nvfp4;  // what NVFP4 experts are given; weight-only checkpoints: always bf16

@@ -7,6 +7,7 @@
 #include "kerf/base/function_ref.h"
 #include "kerf/comm/agree.h"
 #include "kerf/decode/device_stack.h"
+#include "kerf/decode/finite_rows.h"
 #include "kerf/decode/inputs.h"
 #include "kerf/decode/sha256.h"
 #include "kerf/decode/traffic.h"
@@ -58,6 +59,15 @@ struct Measured {
   std::vector<std::uint16_t> rows;
 };
 
+void warn_of_rows(const Runtime& runtime, std::size_t position, Mode mode,
+                  std::span<const std::uint16_t> rows, const Rank& rank) {
+  const std::int64_t hidden = runtime.blocks().empty()
+                                  ? runtime.layers()[position].experts(mode).shape().hidden
+                                  : runtime.blocks()[position].weights.model_hidden();
+  if (const std::string text = not_finite_text(rows, hidden); !text.empty())
+    rank.warning(fmt::format("layer {}: {} step: {}", runtime.layers()[position].index, name(mode), text));
+}
+
 // Repeats one layer's step. How often is decided from times that all ranks have agreed on.
 Measured measure(const Runtime& runtime, std::size_t position, Mode mode, FunctionRef<Ran()> step,
                  const Options& options, const Rank& rank) {
@@ -82,6 +92,7 @@ Measured measure(const Runtime& runtime, std::size_t position, Mode mode, Functi
     else
       same = same && std::equal(ran.rows.begin(), ran.rows.end(), out.rows.begin(), out.rows.end());
   }
+  warn_of_rows(runtime, position, mode, out.rows, rank);
   out.us = numeric::median(std::move(times));
   if (!experts.empty()) out.experts_us = numeric::median(std::move(experts));
   comm::agreed(rank.group, "comparing repetitions", [&] {
@@ -151,6 +162,7 @@ void measure_stack(const Runtime& runtime, DeviceStack& stack, StepReport& repor
   std::vector<std::vector<std::uint16_t>> rows;
   for (std::size_t i = 0; i < layers; ++i) {
     rows.push_back(stack.output(i));
+    warn_of_rows(runtime, i, report.mode, rows.back(), rank);
     digest.update(std::as_bytes(std::span(rows.back())));
   }
   stack.capture(step);

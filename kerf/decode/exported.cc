@@ -277,8 +277,7 @@ std::vector<Layer> load_exported(const checkpoint::Checkpoint& from, const Build
   layers.reserve(selected.size());
   for (std::size_t i = 0; i < selected.size(); ++i) {
     const checkpoint::MoeLayer& source = from.layer(selected[i]);
-    for (const std::string& note : checkpoint::notes_of(scales[i]))
-      rank.info(fmt::format("layer {}: {}", source.index(), note));
+    if (source.kind() == checkpoint::ExpertKind::nvfp4) say_scales(rank, source, scales[i]);
     const Timing timing(times.read);
     comm::agreed(rank.group, fmt::format("reading layer {}", selected[i]), [&] {
       comm::in_context(fmt::format("layer {}", selected[i]), [&] {

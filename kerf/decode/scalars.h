@@ -11,15 +11,21 @@
 #include <cstdint>
 
 #include "kerf/checkpoint/checkpoint.h"
+#include "kerf/checkpoint/faults.h"
 #include "kerf/layout/experts.h"
 #include "kerf/op/op.h"
 
 namespace kerf::decode {
 
 // Writes the five scalar tensors of `experts` (its own experts first_expert .. first_expert + n) for rows of
-// kind `input`. `scales` holds all E experts of the layer. Error{checkpoint} where a result is
-// zero or not finite, naming the expert and what it was made from.
+// kind `input`. `scales` holds all E experts of the layer. Error{checkpoint} where a result is zero, or not
+// finite times the largest product of codes and block scales, naming the expert and what it was made from.
 void write_scalars(const checkpoint::LayerScales& scales, op::Input input,
                    const layout::Nvfp4Experts& experts);
+
+// Adds a fault for each expert that write_scalars() would refuse, with the layer's number; experts whose own
+// scales cannot be used (NaN here) are left out, as they have been told of.
+void check_scalars(const checkpoint::LayerScales& scales, op::Input input, std::int64_t layer,
+                   checkpoint::Faults& faults);
 
 }  // namespace kerf::decode

@@ -18,6 +18,8 @@ constexpr std::uint16_t f32_to_bf16(float value) {
   return static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
 }
 
+constexpr bool bf16_is_finite(std::uint16_t bits) { return (bits & 0x7F80U) != 0x7F80U; }
+
 constexpr float round_to_bf16(float value) { return bf16_to_f32(f32_to_bf16(value)); }
 
 }  // namespace kerf::numeric

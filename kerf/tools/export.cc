@@ -32,10 +32,7 @@ constexpr std::array<std::string_view, 6> extras = {
 
 // Whether a name is that of an export's file, or of one on its way.
 bool is_own(const std::string& name) {
-  const std::string sample = checkpoint::export_file_name(0, 1);
-  return checkpoint::parse_export_file_name(name.substr(0, sample.size())).has_value() &&
-         (name.size() == sample.size() ||
-          name.substr(sample.size()).starts_with(checkpoint::AtomicFile::temporary_prefix("")));
+  return checkpoint::parse_export_file_name(name).has_value() || checkpoint::is_export_temporary(name);
 }
 
 // Makes the directory, or clears it of an earlier export.

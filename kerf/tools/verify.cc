@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "kerf/base/error.h"
+#include "kerf/base/format.h"
 #include "kerf/checkpoint/export_file.h"
+#include "kerf/decode/scalars.h"
 
 namespace kerf::tools {
 
@@ -43,6 +45,16 @@ std::int64_t check_extras(const MoeLayer& layer, Faults& faults) {
   return bytes;
 }
 
+// A layer's global scales, alone and combined: the bytes of them.
+std::int64_t check_scales(const MoeLayer& layer, VerifyReport& report) {
+  const checkpoint::LayerScales scales = layer.scales(report.faults);
+  decode::check_scalars(scales, scales.weight_only ? op::Input::bf16 : op::Input::nvfp4, layer.index(),
+                        report.faults);
+  for (const std::string& warning : checkpoint::warnings_of(scales))
+    report.warnings.push_back(fmt::format("layer {}: {}", layer.index(), warning));
+  return 4 * std::ssize(scales.ws2_gate) * (scales.weight_only ? 3 : 6);
+}
+
 // A file's tensors one after another, each by all workers.
 VerifyReport verify_export(const checkpoint::Checkpoint& from, const Workers& workers,
                            const std::function<void(std::int64_t done, std::int64_t total)>& progress) {
@@ -71,7 +83,7 @@ VerifyReport verify_export(const checkpoint::Checkpoint& from, const Workers& wo
       for (const std::int64_t index : file.moe_layers()) {
         const MoeLayer& layer = file.layer(index);
         check_extras(layer, report.faults);
-        if (layer.kind() == ExpertKind::nvfp4) (void)layer.scales(report.faults);
+        if (layer.kind() == ExpertKind::nvfp4 && r == 0) (void)check_scales(layer, report);
       }
     }
     if (progress) progress(r + 1, ranks);
@@ -110,11 +122,8 @@ VerifyReport verify(const checkpoint::Checkpoint& checkpoint, const Workers& wor
 
   for (Task& task : tasks) {
     if (task.expert == 0) report.bytes_checked += check_extras(*task.layer, report.faults);
-    if (task.expert == 0 && task.layer->kind() == ExpertKind::nvfp4) {
-      const checkpoint::LayerScales scales = task.layer->scales(report.faults);
-      const std::int64_t inputs = scales.weight_only ? 0 : 3;
-      report.bytes_checked += 4 * experts * (3 + inputs);
-    }
+    if (task.expert == 0 && task.layer->kind() == ExpertKind::nvfp4)
+      report.bytes_checked += check_scales(*task.layer, report);
     report.faults.merge(task.faults);
     report.bytes_checked += task.bytes;
   }

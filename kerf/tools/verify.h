@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "kerf/base/threads.h"
 #include "kerf/checkpoint/checkpoint.h"
@@ -17,6 +19,7 @@ struct VerifyReport {
   std::int64_t layers = 0;
   std::int64_t experts = 0;  // of all layers together
   std::int64_t bytes_checked = 0;
+  std::vector<std::string> warnings;  // checkpoint::warnings_of(), with the layer
 };
 
 // `progress` is called with experts done and in all, from any worker, one call at a time. The report is the

@@ -105,6 +105,9 @@ TEST(Scales, UnusableValuesAreFaults) {
        "value 2.938736e-39"},
       {"up_proj.weight_scale_2", 1, 0.0F, "zero weight_scale_2", "value 0"},
       {"down_proj.weight_scale_2", 3, nan, "NaN weight_scale_2", "value nan"},
+      {"down_proj.weight_scale_2", 3, 1.3e35F, "too large (infinite times 448 x 6) weight_scale_2",
+       "value 1.3e+35"},
+      {"gate_proj.input_scale", 0, 1e38F, "too large (infinite times 448 x 6) input_scale", "value 1e+38"},
   };
   for (const BadScale& c : cases) {
     Onehot onehot;
@@ -125,6 +128,28 @@ TEST(Scales, TheSmallestWithAReciprocalIsUsable) {
   Onehot onehot;
   onehot.set_f32(onehot.name(2, "down_proj.input_scale"), std::nextafter(0x1p-128F, 1.0F));
   EXPECT_TRUE(faults_of(onehot).empty());
+}
+
+// f32's largest number over 448 x 6 is 1.2659e35.
+TEST(Scales, TheLargestThatStandsForNumbersIsUsable) {
+  Onehot onehot;
+  onehot.set_f32(onehot.name(2, "down_proj.weight_scale_2"), 1.26e35F);
+  EXPECT_TRUE(faults_of(onehot).empty());
+}
+
+// 2731 x 6 / 1024 is 16.002: a block up to that gets the scale zero. 3.7e-7 x 2688 is 9.9e-4.
+TEST(Scales, ImplausibleInputScalesAreWarnedOf) {
+  LayerScales scales;
+  scales.in13 = 2730.0F;
+  scales.in2 = 3.8e-7F;
+  EXPECT_THAT(warnings_of(scales), IsEmpty());
+  scales.in13 = 2731.0F;
+  scales.in2 = 3.7e-7F;
+  EXPECT_THAT(warnings_of(scales),
+              ElementsAre(AllOf(HasSubstr("2731 of gate and up"), HasSubstr("become zeros")),
+                          AllOf(HasSubstr("3.7e-07 of down"), HasSubstr("clipped at 0.00099"))));
+  scales.in13 = scales.in2 = std::numeric_limits<float>::quiet_NaN();  // weight-only
+  EXPECT_THAT(warnings_of(scales), IsEmpty());
 }
 
 TEST(Scales, NoNumberComesOutOfAFault) {

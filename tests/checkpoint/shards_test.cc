@@ -221,6 +221,8 @@ TEST(Shards, DamagedIndex) {
       {R"({"weight_map": {"a.b": ".."}})", "'a.b' is '..'"},
       {R"({"weight_map": {"a.b": "x\u0000y"}})", "'a.b' is 'x\\x00y'"},
       {R"({"weight_map": {"a.b": ""}})", "'a.b' is ''"},
+      {R"({"weight_map": {"a.b": "x\u000A\u001B[2Jy"}})", "'a.b' is 'x\\x0A\\x1B[2Jy'"},
+      {R"({"weight_map": {"a.b": ")" + std::string(5000, 'm') + R"("}})", "mmm... (5000 bytes)'"},
       {R"({"weight_map": {"a.b": "m", "a.b": "m"}})", "'a.b' comes twice"},
       {R"({"weight_map": {"a.b": "config.json"}})", "config.json"},
       {R"({"a":)" + std::string(100'000, '['), "nested deeper than 64"},

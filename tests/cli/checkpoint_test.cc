@@ -309,7 +309,7 @@ TEST(Verify, ReportsAllFaultsOfAllKindsInAllLayers) {
   EXPECT_EQ(ran.code, 3);
   const auto json = json_of(ran);
   EXPECT_EQ(keys(json), (std::vector<std::string>{"bytes_checked", "checkpoint", "experts", "faults",
-                                                  "faults_total", "layers", "notes"}));
+                                                  "faults_total", "layers", "notes", "warnings"}));
   EXPECT_EQ(json["layers"], 3);
   EXPECT_EQ(json["experts"], 12);
   EXPECT_EQ(json["faults_total"], 9 + 4 + 1 + 2 + 1 + 2);

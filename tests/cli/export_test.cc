@@ -385,7 +385,11 @@ TEST_F(SpoiltExport, WhatAStoppedRunLeavesDoesNotStart) {
   fs::rename(file(1), file(1).string() + ".tmp-77-0");
   expect_refusal(decoded(path(), {}), 3, {"without kerf-rank-00001-of-00002.safetensors", "export again"});
   fs::remove(file(0));
-  EXPECT_EQ(decoded(path(), {}).code, 3);  // no export, and no checkpoint
+  for (const Arguments& command : {Arguments{"decode"}, {"verify"}, {"inspect"}, {"plan"}}) {
+    Arguments whole = command;
+    whole.push_back(path());
+    expect_refusal(run_program(whole), 3, {"an export that was stopped", "export again"});
+  }
   ASSERT_EQ(exported(model(), dir_.path(), {"--ranks", "4"}).code, 0);
   EXPECT_EQ(std::distance(fs::directory_iterator(dir_.path()), fs::directory_iterator()), 4);
   EXPECT_EQ(decoded(path(), {"--batch", "1"}).code, 0);

@@ -99,6 +99,24 @@ class RunCommand : public ::testing::Test {
   TempDir dir_;
 };
 
+TEST_F(RunCommand, WarnsOfRowsThatAreNotFinite) {
+  write({x(), ids(), named<float>("topk_weights", Dtype::f32, {2, 2}, {3e38F, 0.5F, 1, 9})});
+  const Ran ran = run();
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_NE(ran.err.find("layer 0: 1 of 2 output rows are not finite"), std::string::npos) << ran.err;
+
+  // Sound scales, each and combined, under which bf16 rows overflow.
+  Onehot onehot;
+  for (int e = 0; e < 4; ++e)
+    for (const char* of : {"gate_proj", "up_proj", "down_proj"})
+      onehot.set_f32(onehot.name(e, std::string(of) + ".weight_scale_2"), 1e30F);
+  onehot.write(path("large"));
+  const Ran decoded = run_program({"decode", path("large"), "--act", "bf16", "--batch", "2"});
+  EXPECT_EQ(decoded.code, 0) << decoded.err;
+  EXPECT_NE(decoded.err.find("layer 0: ep step: 2 of 2 output rows are not finite"), std::string::npos)
+      << decoded.err;
+}
+
 TEST_F(RunCommand, GivesTheExactRowsAtEveryPlacement) {
   write({x(), ids(), weights()});
   const std::vector<std::vector<std::string>> placements = {{},

@@ -67,5 +67,21 @@ TEST(Scalars, RefusesWhatLeavesTheRange) {
   EXPECT_THROW(write_scalars(s, op::Input::nvfp4, experts), Error);
 }
 
+// 1e33 is a number, times (448 x 6)^2 it is none; of bf16 rows only 448 x 6 counts.
+TEST(Scalars, RefusesWhatOverflowsInOneProduct) {
+  tensor::HostMemory memory;
+  const layout::Nvfp4Experts experts(memory, {3, 128, 64}, 0);
+  checkpoint::LayerScales s = scales_of_three();
+  s.ws2_down[1] = 1e33F;
+  EXPECT_THROW(write_scalars(s, op::Input::nvfp4, experts), Error);
+  EXPECT_NO_THROW(write_scalars(s, op::Input::bf16, experts));
+  checkpoint::Faults faults;
+  check_scalars(s, op::Input::nvfp4, 7, faults);
+  EXPECT_EQ(faults.total(), 1);
+  EXPECT_NE(faults.text().find("layer 7, expert 1: "), std::string::npos) << faults.text();
+  check_scalars(s, op::Input::bf16, 7, faults);
+  EXPECT_EQ(faults.total(), 1);
+}
+
 }  // namespace
 }  // namespace kerf::decode

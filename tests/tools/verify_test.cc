@@ -46,6 +46,26 @@ TEST(Verify, LooksBesideTheExpertsOfBothKinds) {
   }
 }
 
+TEST(Verify, FindsGlobalScalesThatCombineOutOfRange) {
+  Onehot onehot;
+  const std::string name = onehot.name(2, "gate_proj.weight_scale_2");
+  onehot.set_f32(name, 1e33F);
+  const VerifyReport report = verified(onehot);
+  EXPECT_EQ(report.faults.total(), 1) << report.faults.text();
+  EXPECT_THAT(report.faults.text(),
+              HasSubstr("layer 0, expert 2: the global scales combine to g1_alphas 1e+33"));
+  EXPECT_THAT(report.warnings, SizeIs(0));
+}
+
+TEST(Verify, WarnsOfAnImplausibleInputScale) {
+  Onehot onehot;
+  onehot.set_f32(onehot.name(1, "down_proj.input_scale"), 1e10F);
+  const VerifyReport report = verified(onehot);
+  EXPECT_TRUE(report.faults.empty()) << report.faults.text();
+  ASSERT_THAT(report.warnings, SizeIs(1));
+  EXPECT_THAT(report.warnings[0], HasSubstr("layer 0: input scale 1e+10 of down"));
+}
+
 TEST(Verify, LooksAtTheRouterAndTheProjections) {
   const std::vector<std::pair<const char*, tensor::Shape>> around = {
       {"mlp.gate.weight", {4, 256}},
