@@ -29,6 +29,7 @@ struct Options {
   std::optional<std::string> tactics;
   double tune_seconds = 0;
   std::string tactic_cache;
+  std::optional<int> load_from_rank;
 };
 
 std::vector<tail::Kind> tails_of(const Options& o) {
@@ -192,6 +193,7 @@ Json json_of(const decode::Report& r, const Options& o, double open) {
                  {"block", r.footprint.block},
                  {"steps", r.footprint.steps}}},
                {"startup", startup_json(r.startup, open)},
+               {"read_bytes_per_rank", r.read_bytes},
                {"steps", steps}};
   if (block) json["checkpoint"]["model_hidden"] = c.model_hidden;
   return json;
@@ -281,6 +283,18 @@ void print_steps(const decode::Report& r, Output& out) {
   }
 }
 
+// What each rank read of the files' tensors, where there are ranks that differ: the least and the most.
+void print_reads(const decode::Report& r, Output& out) {
+  const auto gib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1U << 30U); };
+  const auto [least, most] = std::ranges::minmax(r.read_bytes);
+  out.line("reads       {} of files a rank{}",
+           least == most ? fmt::format("{:.3f} GiB", gib(most))
+                         : fmt::format("{:.3f} to {:.3f} GiB", gib(least), gib(most)),
+           std::ranges::count(r.read_bytes, 0) == std::ssize(r.read_bytes) - 1 && r.ranks > 1
+               ? ": one rank reads for all"
+               : "");
+}
+
 // Where the time went before the first step.
 void print_startup(const decode::Startup& s, double open, Output& out) {
   const double load = open + s.check + s.convert + s.read;
@@ -341,6 +355,7 @@ void print(const decode::Report& r, const Options& o, double open, Output& out) 
   }
   out.line("memory      a rank: stock experts {}, sliced experts {}, buffers of a step {}",
            bytes_text(r.footprint.stock), bytes_text(r.footprint.sliced), bytes_text(r.footprint.steps));
+  print_reads(r, out);
   print_startup(r.startup, open, out);
   print_tails(o, out);
   print_steps(r, out);
@@ -358,6 +373,12 @@ void run(const Options& given, Context& context) {
   }();
   settle_for_export(o.ranks, from);
   check_cache(o.tactic_cache, from);
+  if (o.load_from_rank && *o.load_from_rank >= o.ranks.ranks)
+    throw Error(ErrorKind::usage, fmt::format("--load-from-rank {}: there are ranks 0 to {}",
+                                              *o.load_from_rank, o.ranks.ranks - 1));
+  if (o.load_from_rank && o.ranks.device != "cpu")
+    throw Error(ErrorKind::unsupported,
+                "--load-from-rank: experts on a device are read from files, on every rank");
   for (const std::string& note : from.notes()) context.log.info(note);
   decode::Options options;
   options.build = {
@@ -392,7 +413,9 @@ void run(const Options& given, Context& context) {
       if (done == of) stage_time.lap(shown);
     };
     run_ranks(o.ranks, context, [&](const decode::Rank& rank) {
-      decode::Report mine = decode::run(from, options, rank);
+      const checkpoint::Checkpoint as_read =
+          o.load_from_rank ? decode::fed_from(rank.group, *o.load_from_rank, [&] { return from; }) : from;
+      decode::Report mine = decode::run(as_read, options, rank);
       if (rank.group.rank() == 0) report = std::move(mine);
     });
   }
@@ -450,6 +473,12 @@ void add_decode(CLI::App& app, Context& context) {
                    "File that keeps what was timed, and that it is taken from at the next start; outside the "
                    "checkpoint, new or such a file")
       ->check(not_empty());
+  command
+      ->add_option(
+          "--load-from-rank", o->load_from_rank,
+          "The rank that reads the checkpoint for all: the others are sent their experts [each reads "
+          "its own]")
+      ->transform(whole_number(0, most_ranks));
   command->callback([o, &context] { run(*o, context); });
 }
 

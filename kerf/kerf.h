@@ -36,6 +36,7 @@
 #include "kerf/decode/device_stack.h"
 #include "kerf/decode/exact.h"
 #include "kerf/decode/exported.h"
+#include "kerf/decode/feed.h"
 #include "kerf/decode/finite_rows.h"
 #include "kerf/decode/fit.h"
 #include "kerf/decode/grid_shape.h"

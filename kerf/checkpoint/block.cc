@@ -63,7 +63,7 @@ BlockFiles Layer::block(bool pool) const {
     if (!usable(slot, *located->entry))
       fail(ErrorKind::checkpoint, "{}: {}", where(name, *located),
            got_and_wanted(slot, *located->entry, source()));
-    return source().table.stored(*located);
+    return source().table->stored(*located);
   };
   BlockFiles out;
   out.gate = file(slots[0]);

@@ -1,6 +1,7 @@
 #include "kerf/checkpoint/checkpoint.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 
 #include "kerf/base/file.h"
@@ -25,6 +26,7 @@ struct Checkpoint::State {
   std::vector<std::int64_t> moe_layers;
   std::vector<Shard> shards;
   std::optional<ExportFile> exported;
+  std::shared_ptr<std::atomic<std::int64_t>> read;  // bytes, where they are counted
 
   void list_shards() {
     for (std::size_t s = 0; s < table->files().size(); ++s) {
@@ -174,15 +176,31 @@ Checkpoint Checkpoint::open(const std::filesystem::path& path) {
   if (const std::int64_t ranks = exported_ranks_in(state->directory); ranks > 0)
     return open_exported(state->directory, 0, ranks);
   state->config = read_config(state->directory);
+  state->table =
+      std::make_unique<internal::TensorTable>(state->directory, state->config.experts, state->notes);
+  return make(state);
+}
+
+Checkpoint Checkpoint::open_carried(const std::filesystem::path& name, const CarriedFiles& carried,
+                                    std::span<const std::shared_ptr<const tensor::Reader>> readers) {
+  const auto state = std::make_shared<State>();
+  state->directory = name;
+  state->config = config_of(carried.configs, name);
+  state->table =
+      std::make_unique<internal::TensorTable>(name, carried, readers, state->config.experts, state->notes);
+  return make(state);
+}
+
+// From configs and headers to layers.
+Checkpoint Checkpoint::make(const std::shared_ptr<State>& state) {
   const ModelConfig& config = state->config;
-  state->table = std::make_unique<internal::TensorTable>(state->directory, config.experts, state->notes);
   state->list_shards();
   std::vector<std::int64_t> weight_only;
   std::vector<std::int64_t> unlike;  // quantised where the configuration says not, or the other way round
   const internal::QuantisedExperts quantised(config);
   const internal::Family family = internal::family_named(config.family);
   for (const auto& [l, found] : outline(state->directory, *state->table, config, state->notes)) {
-    internal::LayerSource source{*state->table,
+    internal::LayerSource source{state->table.get(),
                                  l,
                                  std::string(found.prefix),
                                  std::string(found.root),
@@ -251,8 +269,8 @@ Checkpoint Checkpoint::open_exported(const std::filesystem::path& directory, std
       fail(ErrorKind::checkpoint, "{}: layer {} of a model of {} layers", path.string(), layer.index,
            config.layers);
     const internal::LayerSource source{
-        *state->table,  layer.index,   layer.prefix,        "mlp.experts.",      nullptr,
-        config.experts, config.hidden, config.intermediate, config.model_hidden, config.quant_algo};
+        state->table.get(), layer.index,   layer.prefix,        "mlp.experts.",      nullptr,
+        config.experts,     config.hidden, config.intermediate, config.model_hidden, config.quant_algo};
     state->layers.emplace(layer.index, internal::make_exported_layer(source, layer));
     state->moe_layers.push_back(layer.index);
   }
@@ -260,6 +278,87 @@ Checkpoint Checkpoint::open_exported(const std::filesystem::path& directory, std
   Checkpoint out;
   out.state_ = state;
   return out;
+}
+
+namespace {
+
+class Counting final : public tensor::Reader {
+ public:
+  Counting(std::shared_ptr<const tensor::Reader> below, std::shared_ptr<std::atomic<std::int64_t>> bytes)
+      : below_(std::move(below)), bytes_(std::move(bytes)) {}
+  void read(std::int64_t offset, std::span<std::byte> to) const override {
+    below_->read(offset, to);
+    bytes_->fetch_add(std::ssize(to), std::memory_order_relaxed);
+  }
+  void will_need(std::int64_t offset, std::int64_t bytes) const noexcept override {
+    below_->will_need(offset, bytes);
+  }
+
+ private:
+  std::shared_ptr<const tensor::Reader> below_;
+  std::shared_ptr<std::atomic<std::int64_t>> bytes_;
+};
+
+}  // namespace
+
+Checkpoint Checkpoint::through(const WrapReader& wrap) const { return through(wrap, state_->read); }
+
+Checkpoint Checkpoint::through(const WrapReader& wrap,
+                               std::shared_ptr<std::atomic<std::int64_t>> read) const {
+  const auto state = std::make_shared<State>();
+  state->directory = state_->directory;
+  state->config = state_->config;
+  state->notes = state_->notes;
+  state->table = std::make_unique<internal::TensorTable>(*state_->table, wrap);
+  for (const auto& [index, layer] : state_->layers) state->layers.emplace(index, layer->over(*state->table));
+  state->moe_layers = state_->moe_layers;
+  state->shards = state_->shards;
+  if (state_->exported) state->exported = state_->exported->through(wrap);
+  state->read = std::move(read);
+  Checkpoint out = *this;
+  out.state_ = state;
+  return out;
+}
+
+Checkpoint Checkpoint::counted() const {
+  const auto bytes = std::make_shared<std::atomic<std::int64_t>>(0);
+  return through(
+      [&](std::shared_ptr<const tensor::Reader> file) {
+        return std::make_shared<Counting>(std::move(file), bytes);
+      },
+      bytes);
+}
+
+std::int64_t Checkpoint::read_bytes() const { return state_->read != nullptr ? state_->read->load() : 0; }
+
+Checkpoint Checkpoint::carried_by(std::shared_ptr<Carrier> carrier) const {
+  Checkpoint out = *this;
+  out.carrier_ = std::move(carrier);
+  return out;
+}
+
+Carrier* Checkpoint::carrier() const { return carrier_.get(); }
+
+CarriedFiles Checkpoint::carried() const {
+  if (state_->exported)
+    fail(ErrorKind::unsupported, "{}: an export has a file for each rank, which no rank reads for another",
+         state_->directory.string());
+  CarriedFiles out;
+  out.configs = read_config_texts(state_->directory);
+  if (const std::filesystem::path index = state_->directory / internal::index_name;
+      std::filesystem::exists(index))
+    out.index = internal::read_index_text(index);
+  for (std::size_t s = 0; s < state_->table->files().size(); ++s) {
+    const Header& header = state_->table->headers()[s];
+    std::string head(static_cast<std::size_t>(header.data_begin), '\0');
+    state_->table->readers()[s]->read(0, std::as_writable_bytes(std::span(head)));
+    out.files.push_back({state_->table->files()[s], header.file_bytes, std::move(head)});
+  }
+  return out;
+}
+
+const std::vector<std::shared_ptr<const tensor::Reader>>& Checkpoint::readers() const {
+  return state_->table->readers();
 }
 
 const ExportFile* Checkpoint::exported() const { return state_->exported ? &*state_->exported : nullptr; }

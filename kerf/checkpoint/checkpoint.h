@@ -3,6 +3,7 @@
 // for, never mapped; views keep the bytes that were read for them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -12,8 +13,10 @@
 #include <string_view>
 #include <vector>
 
+#include "kerf/checkpoint/carried.h"
 #include "kerf/checkpoint/config.h"
 #include "kerf/checkpoint/faults.h"
+#include "kerf/checkpoint/reading.h"
 #include "kerf/tensor/source.h"
 
 namespace kerf::checkpoint {
@@ -124,6 +127,26 @@ class Checkpoint {
   // A rank's file of an export for `ranks` ranks.
   static Checkpoint open_exported(const std::filesystem::path& directory, std::int64_t rank,
                                   std::int64_t ranks);
+  // One whose files are elsewhere: by what opening them read there (carried()), with a reader a file, in that
+  // order. `name`: for messages.
+  static Checkpoint open_carried(const std::filesystem::path& name, const CarriedFiles& carried,
+                                 std::span<const std::shared_ptr<const tensor::Reader>> readers);
+  // What open_carried() takes, and the readers of those files. Error{unsupported} for an export.
+  [[nodiscard]] CarriedFiles carried() const;
+  [[nodiscard]] const std::vector<std::shared_ptr<const tensor::Reader>>& readers() const;
+
+  // The same checkpoint, every byte of a tensor read by what `wrap` makes of its file's reader. Headers and
+  // names are shared.
+  [[nodiscard]] Checkpoint through(const WrapReader& wrap) const;
+  // The same, with a count of its own of the bytes that are read; and that count: nothing for one that does
+  // not count. A byte that is read twice counts twice; configs and headers, which opening reads, do not.
+  [[nodiscard]] Checkpoint counted() const;
+  [[nodiscard]] std::int64_t read_bytes() const;
+  // The same, for a group of ranks of which some do not have the files; and who brings them: null where
+  // everybody reads files.
+  [[nodiscard]] Checkpoint carried_by(std::shared_ptr<Carrier> carrier) const;
+  [[nodiscard]] Carrier* carrier() const;
+
   // The file, where this is one of an export's; else null.
   [[nodiscard]] const ExportFile* exported() const;
 
@@ -148,7 +171,11 @@ class Checkpoint {
 
  private:
   struct State;
+  static Checkpoint make(const std::shared_ptr<State>& state);
+  [[nodiscard]] Checkpoint through(const WrapReader& wrap,
+                                   std::shared_ptr<std::atomic<std::int64_t>> read) const;
   std::shared_ptr<const State> state_;
+  std::shared_ptr<Carrier> carrier_;
 };
 
 }  // namespace kerf::checkpoint

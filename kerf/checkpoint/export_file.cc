@@ -25,7 +25,7 @@ struct ExportFile::State {
   std::filesystem::path path;
   Header header;
   ExportFacts facts;
-  OpenedFile file;
+  std::shared_ptr<const DataFile> file;
   std::unordered_map<std::string_view, Digest> digests;  // by the header's names
   std::vector<Digest> ranks;
 
@@ -40,7 +40,7 @@ struct ExportFile::State {
                : fmt::format("{} {} {}", name, tensor::name(found->second.dtype), found->second.shape.text()),
            name, wanted.text());
     std::vector<Digest> out(static_cast<std::size_t>(rows));
-    read_exactly(file, path, found->second.begin, std::as_writable_bytes(std::span(out)));
+    file->read(found->second.begin, std::as_writable_bytes(std::span(out)));
     return out;
   }
 
@@ -52,7 +52,7 @@ struct ExportFile::State {
     std::sort(order.begin(), order.end());
     const std::vector<Digest> own = table(exported_digests, static_cast<std::int64_t>(order.size()) + 1);
     std::vector<std::byte> head(static_cast<std::size_t>(header.data_begin));
-    read_exactly(file, path, 0, head);
+    file->read(0, head);
     if (const Digest got = digest_of(head); got != own.front())
       fail(ErrorKind::checkpoint, "{}: damaged: the digest of its header is {}, wanted {}", path.string(),
            text_of(got), text_of(own.front()));
@@ -68,22 +68,26 @@ struct ExportFile::State {
 ExportFile ExportFile::open(const std::filesystem::path& path) {
   const auto state = std::make_shared<State>();
   state->path = path;
-  state->header = read_header(path);
+  state->file = DataFile::open(path);
+  state->header = read_header(*state->file);
   const auto facts = state->header.metadata.find(kFactsKey);
   if (facts == state->header.metadata.end())
     fail(ErrorKind::checkpoint, "{}: its header does not say '{}': not a file of an export, or damaged",
          path.string(), kFactsKey);
   state->facts = ExportFacts::from_json(facts->second, path.string());
-  state->file = open_regular(path);
-  if (state->file.bytes != state->header.file_bytes)
-    fail(ErrorKind::checkpoint, "{}: {} bytes when its header was read, {} now", path.string(),
-         state->header.file_bytes, state->file.bytes);
   if (state->header.stray_bytes != 0)
     fail(ErrorKind::checkpoint, "{}: {} bytes that belong to no tensor, wanted none", path.string(),
          state->header.stray_bytes);
   state->check_tables();
   ExportFile out;
   out.state_ = state;
+  out.reader_ = state->file;
+  return out;
+}
+
+ExportFile ExportFile::through(const WrapReader& wrap) const {
+  ExportFile out = *this;
+  out.reader_ = wrap(reader_);
   return out;
 }
 
@@ -120,7 +124,7 @@ void ExportFile::check(std::string_view name, const Workers& workers) const {
     const Pieces::Range range = pieces.range(static_cast<std::int64_t>(i));
     std::vector<std::byte>& buffer = buffers[static_cast<std::size_t>(worker)];
     buffer.resize(static_cast<std::size_t>(range.bytes));
-    read_exactly(state_->file, state_->path, at.begin + range.begin, buffer);
+    reader_->read(at.begin + range.begin, buffer);
     digests[i] = digest_of(buffer);
   });
   check(name, digest_of(std::span<const Digest>(digests)));
@@ -150,7 +154,7 @@ void ExportReader::read(std::int64_t first, std::int64_t count, std::span<std::b
     const Pieces::Range range = pieces_.range(piece);
     const auto part =
         to.subspan(static_cast<std::size_t>(range.begin - from), static_cast<std::size_t>(range.bytes));
-    read_exactly(file_.state_->file, file_.path(), entry_.begin + range.begin, part);
+    file_.reader_->read(entry_.begin + range.begin, part);
     digests_[static_cast<std::size_t>(piece)] = digest_of(part);  // while it is in the cache
   });
 }

@@ -15,6 +15,7 @@
 #include "kerf/base/threads.h"
 #include "kerf/checkpoint/digest.h"
 #include "kerf/checkpoint/export_facts.h"
+#include "kerf/checkpoint/reading.h"
 #include "kerf/checkpoint/safetensors.h"
 
 namespace kerf::checkpoint {
@@ -23,6 +24,9 @@ class ExportFile {
  public:
   // Error{checkpoint} that names the file for one that is damaged, cut short, or no such file.
   static ExportFile open(const std::filesystem::path& path);
+
+  // The same file, whose tensors are read by what `wrap` makes of its reader.
+  [[nodiscard]] ExportFile through(const WrapReader& wrap) const;
 
   [[nodiscard]] const std::filesystem::path& path() const;
   [[nodiscard]] const ExportFacts& facts() const;
@@ -46,6 +50,7 @@ class ExportFile {
   friend class ExportReader;
   struct State;
   std::shared_ptr<const State> state_;
+  std::shared_ptr<const tensor::Reader> reader_;
 };
 
 // Reads one tensor, all of it at once or some indices of its first dimension at a time; finish() checks the

@@ -27,6 +27,10 @@ class ExportedExperts final : public Layer {
     (void)expert_files(e);
     return {};
   }
+  [[nodiscard]] std::unique_ptr<Layer> over(const TensorTable& table) const override {
+    return copy_over(*this, table);
+  }
+
   [[nodiscard]] bool has_input_scales() const override { return has_inputs_; }
 
  protected:
@@ -35,8 +39,8 @@ class ExportedExperts final : public Layer {
     if (found == nullptr) return std::nullopt;
     const std::int64_t at = static_cast<std::int64_t>(p) * source().experts + e;
     float value = 0;
-    source().table.stored(*found).source.read(at * static_cast<std::int64_t>(sizeof(value)),
-                                              std::as_writable_bytes(std::span(&value, 1)));
+    source().table->stored(*found).source.read(at * static_cast<std::int64_t>(sizeof(value)),
+                                               std::as_writable_bytes(std::span(&value, 1)));
     return value;
   }
   [[nodiscard]] const Located* located(Projection /*p*/, Part part, std::int64_t /*e*/) const override {

@@ -231,8 +231,9 @@ void check_ranges(const std::string& file, std::int64_t data_begin, Header& head
 
 }  // namespace
 
-Header read_header(const DataFile& opened) {
-  const std::string file = opened.path().string();
+namespace internal {
+
+Header parse_header(const tensor::Source& opened, const std::string& file) {
   if (opened.bytes() < kLengthBytes)
     fail(ErrorKind::checkpoint,
          "{}: the file is {} bytes, wanted at least 8 for the header's length: truncated, incomplete "
@@ -264,6 +265,34 @@ Header read_header(const DataFile& opened) {
   nlohmann::json::sax_parse(text, &reader);
   check_ranges(file, data_begin, header);
   return header;
+}
+
+Header parse_header(std::span<const std::byte> head, std::int64_t bytes, const std::string& file) {
+  // Whoever sent them read so many; a length that says more would lead outside.
+  class Head final : public tensor::Reader {
+   public:
+    Head(std::span<const std::byte> held, const std::string& name) : held_(held), name_(name) {}
+    void read(std::int64_t offset, std::span<std::byte> to) const override {
+      if (offset + std::ssize(to) > std::ssize(held_))
+        fail(ErrorKind::checkpoint, "{}: {} bytes of its header came, wanted {}", name_, held_.size(),
+             offset + std::ssize(to));
+      std::copy_n(held_.begin() + offset, to.size(), to.begin());
+    }
+    void will_need(std::int64_t /*offset*/, std::int64_t /*bytes*/) const noexcept override {}
+
+   private:
+    std::span<const std::byte> held_;
+    const std::string& name_;
+  };
+  return parse_header(tensor::Source(std::make_shared<Head>(head, file), 0, bytes), file);
+}
+
+}  // namespace internal
+
+Header read_header(const DataFile& opened) {
+  // The source borrows the file for as long as this takes.
+  const std::shared_ptr<const tensor::Reader> borrowed(std::shared_ptr<const void>(), &opened);
+  return internal::parse_header(tensor::Source(borrowed, 0, opened.bytes()), opened.path().string());
 }
 
 Header read_header(const std::filesystem::path& path) { return read_header(*DataFile::open(path)); }

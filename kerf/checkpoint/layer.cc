@@ -37,7 +37,7 @@ std::span<const std::uint8_t> codes_of(std::span<const std::byte> bytes) {
 std::optional<tensor::StoredTensor> Layer::stored(std::string_view suffix) const {
   const Located* located = find_full(full_name(suffix));
   if (located == nullptr) return std::nullopt;
-  return source_.table.stored(*located);
+  return source_.table->stored(*located);
 }
 
 std::optional<tensor::TensorView> Layer::find(std::string_view suffix) const {
@@ -135,7 +135,7 @@ void Layer::scan_extras(Faults& faults) const {
 
 void Layer::scan_finite(const std::string& name, const Located& located, const std::string& kind,
                         Faults& faults) const {
-  const tensor::StoredTensor stored = source_.table.stored(located);
+  const tensor::StoredTensor stored = source_.table->stored(located);
   Found found{kind};
   const auto place = [&](std::int64_t at, const std::string& bits) {
     const std::int64_t columns = stored.shape.rank() == 2 ? stored.shape[1] : 0;
@@ -189,7 +189,7 @@ bool Layer::has_selection_bias() const {
 }
 
 std::string Layer::in_file(const Located* located) const {
-  return located == nullptr ? std::string() : fmt::format(", in {}", source_.table.file(*located));
+  return located == nullptr ? std::string() : fmt::format(", in {}", source_.table->file(*located));
 }
 
 ExpertKind Layer::kind_of_weight(const std::string& name, const Located& located) const {
@@ -229,7 +229,7 @@ void Layer::expect_dtype(const std::string& name, const Located& located, tensor
 }
 
 std::string Layer::where(const std::string& name, const Located& located) const {
-  return fmt::format("layer {}: {} in {}", index(), shown(name), source_.table.file(located));
+  return fmt::format("layer {}: {} in {}", index(), shown(name), source_.table->file(located));
 }
 
 void Layer::expect_expert(std::int64_t e) const {

@@ -34,7 +34,7 @@ class PerExpertLayer final : public Layer {
     const auto stored = [&](Projection p, Part part) {
       const Located* found = located(p, part, e);
       if (found == nullptr) return tensor::StoredTensor{};
-      tensor::StoredTensor out = source().table.stored(*found);
+      tensor::StoredTensor out = source().table->stored(*found);
       if (out.dtype == tensor::Dtype::f4) {  // the same bytes
         out.dtype = tensor::Dtype::u8;
         out.shape = {rows(p), columns(p) / 2};
@@ -52,6 +52,10 @@ class PerExpertLayer final : public Layer {
     return {files.gate_sf.source, files.up_sf.source, files.down_sf.source};
   }
 
+  [[nodiscard]] std::unique_ptr<Layer> over(const TensorTable& table) const override {
+    return copy_over(*this, table);
+  }
+
   [[nodiscard]] bool has_input_scales() const override {
     for (const ExpertParts& expert : experts_)
       for (const auto& parts : expert)
@@ -64,7 +68,7 @@ class PerExpertLayer final : public Layer {
     const Located* found = located(p, part, e);
     if (found == nullptr) return std::nullopt;
     float value = 0;
-    source().table.stored(*found).source.read(0, std::as_writable_bytes(std::span(&value, 1)));
+    source().table->stored(*found).source.read(0, std::as_writable_bytes(std::span(&value, 1)));
     return value;
   }
 

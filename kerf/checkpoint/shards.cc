@@ -31,9 +31,11 @@ bool plain_file_name(std::string_view file) {
          file.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
 }
 
-std::map<std::string, std::string> read_index(const std::filesystem::path& path) {
+}  // namespace
+
+std::map<std::string, std::string> parse_index(const std::string& text, const std::filesystem::path& path) {
   const std::string file = path.string();
-  const nlohmann::json top = parse_json(read_text(path, kMostIndexBytes), file);
+  const nlohmann::json top = parse_json(text, file);
   if (!top.is_object()) fail(ErrorKind::checkpoint, "{}: got {}, wanted an object", file, got(top));
   const auto weights = top.find("weight_map");
   if (weights == top.end()) fail(ErrorKind::checkpoint, "{}: no weight_map, wanted an object", file);
@@ -54,6 +56,10 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
   }
   return out;
 }
+
+std::string read_index_text(const std::filesystem::path& path) { return read_text(path, kMostIndexBytes); }
+
+namespace {
 
 void refuse_missing(const std::filesystem::path& directory, const std::vector<std::string>& missing,
                     std::size_t of) {
@@ -133,7 +139,7 @@ std::vector<std::string> numbered_shards(const std::filesystem::path& directory)
 ShardFiles find_shards(const std::filesystem::path& directory) {
   ShardFiles out;
   if (is_there(directory / index_name)) {
-    out.index = read_index(directory / index_name);
+    out.index = parse_index(read_index_text(directory / index_name), directory / index_name);
     std::set<std::string> files;
     for (const auto& item : *out.index) files.insert(item.second);
     out.files.assign(files.begin(), files.end());

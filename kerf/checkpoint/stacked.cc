@@ -112,6 +112,10 @@ class StackedLayer final : public Layer {
             expert_source(Projection::down, Part::block_scale, e)};
   }
 
+  [[nodiscard]] std::unique_ptr<Layer> over(const TensorTable& table) const override {
+    return copy_over(*this, table);
+  }
+
   [[nodiscard]] bool has_input_scales() const override {
     return stacks_[0][static_cast<std::size_t>(Part::input_scale)] != nullptr ||
            stacks_[1][static_cast<std::size_t>(Part::input_scale)] != nullptr;
@@ -121,7 +125,7 @@ class StackedLayer final : public Layer {
   [[nodiscard]] std::optional<float> scalar(Projection p, Part part, std::int64_t e) const override {
     const Located* found = located(p, part, e);
     if (found == nullptr) return std::nullopt;
-    const tensor::StoredTensor stored = source().table.stored(*found);
+    const tensor::StoredTensor stored = source().table->stored(*found);
     const std::int64_t values = stored.shape.elements();
     std::int64_t at = 0;  // one value serves all
     if (values == source().experts * per_expert(p))
@@ -206,7 +210,7 @@ class StackedLayer final : public Layer {
   // Expert e's part of the stack of p.
   [[nodiscard]] tensor::Source expert_source(Projection p, Part part, std::int64_t e) const {
     const tensor::Source all =
-        source().table.stored(*stacks_[stack_of(p)][static_cast<std::size_t>(part)]).source;
+        source().table->stored(*stacks_[stack_of(p)][static_cast<std::size_t>(part)]).source;
     const std::int64_t bytes = all.bytes() / source().experts;
     return all.part(e * bytes, bytes);
   }

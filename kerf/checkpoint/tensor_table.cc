@@ -5,6 +5,7 @@
 
 #include "kerf/base/file.h"
 #include "kerf/base/format.h"
+#include "kerf/checkpoint/internal/header.h"
 #include "kerf/checkpoint/internal/names.h"
 
 namespace kerf::checkpoint::internal {
@@ -46,40 +47,72 @@ std::string describe(const std::vector<Absent>& absent, std::int64_t experts) {
 }  // namespace
 
 TensorTable::TensorTable(const std::filesystem::path& directory, std::int64_t experts,
-                         std::vector<std::string>& notes)
-    : shards_(find_shards(directory)) {
-  headers_.reserve(shards_.files.size());
-  for (const std::string& file : shards_.files) {
-    opened_.push_back(DataFile::open(directory / file));
-    headers_.push_back(read_header(*opened_.back()));
+                         std::vector<std::string>& notes) {
+  const auto contents = std::make_shared<Contents>();
+  contents->shards = find_shards(directory);
+  contents->headers.reserve(contents->shards.files.size());
+  for (const std::string& file : contents->shards.files) {
+    contents->opened.push_back(DataFile::open(directory / file));
+    contents->headers.push_back(read_header(*contents->opened.back()));
   }
-  if (shards_.index)
-    resolve_by_index(experts, notes);
-  else
-    resolve_alone();
-  for (std::size_t s = 0; s < headers_.size(); ++s)
-    if (headers_[s].stray_bytes != 0)
-      notes.push_back(
-          fmt::format("{}: {} bytes that belong to no tensor", shards_.files[s], headers_[s].stray_bytes));
+  contents->resolve(experts, notes);
+  readers_.assign(contents->opened.begin(), contents->opened.end());
+  contents_ = contents;
 }
 
 TensorTable::TensorTable(const std::filesystem::path& file) {
-  shards_.files.push_back(file.filename().string());
-  opened_.push_back(DataFile::open(file));
-  headers_.push_back(read_header(*opened_.back()));
-  resolve_alone();
+  const auto contents = std::make_shared<Contents>();
+  contents->shards.files.push_back(file.filename().string());
+  contents->opened.push_back(DataFile::open(file));
+  contents->headers.push_back(read_header(*contents->opened.back()));
+  contents->resolve_alone();
+  readers_.assign(contents->opened.begin(), contents->opened.end());
+  contents_ = contents;
 }
 
-void TensorTable::add(const std::pair<const std::string, TensorEntry>& tensor, std::size_t shard) {
-  by_name_.emplace(tensor.first, Located{&tensor.second, shard});
-  names_.push_back(tensor.first);
+TensorTable::TensorTable(const std::filesystem::path& directory, const CarriedFiles& carried,
+                         std::span<const std::shared_ptr<const tensor::Reader>> readers, std::int64_t experts,
+                         std::vector<std::string>& notes)
+    : readers_(readers.begin(), readers.end()) {
+  if (readers.size() != carried.files.size())
+    fail(ErrorKind::bug, "{} readers of {} files", readers.size(), carried.files.size());
+  const auto contents = std::make_shared<Contents>();
+  if (carried.index) contents->shards.index = parse_index(*carried.index, directory / index_name);
+  contents->headers.reserve(carried.files.size());
+  for (const CarriedFiles::File& file : carried.files) {
+    contents->shards.files.push_back(file.name);
+    contents->headers.push_back(
+        parse_header(std::as_bytes(std::span(file.head)), file.bytes, (directory / file.name).string()));
+  }
+  contents->resolve(experts, notes);
+  contents_ = contents;
 }
 
-void TensorTable::resolve_by_index(std::int64_t experts, std::vector<std::string>& notes) {
-  const auto& index = *shards_.index;
+TensorTable::TensorTable(const TensorTable& like, const WrapReader& wrap) : contents_(like.contents_) {
+  for (const auto& reader : like.readers_) readers_.push_back(wrap(reader));
+}
+
+void TensorTable::Contents::resolve(std::int64_t experts, std::vector<std::string>& notes) {
+  if (shards.index)
+    resolve_by_index(experts, notes);
+  else
+    resolve_alone();
+  for (std::size_t s = 0; s < headers.size(); ++s)
+    if (headers[s].stray_bytes != 0)
+      notes.push_back(
+          fmt::format("{}: {} bytes that belong to no tensor", shards.files[s], headers[s].stray_bytes));
+}
+
+void TensorTable::Contents::add(const std::pair<const std::string, TensorEntry>& tensor, std::size_t shard) {
+  by_name.emplace(tensor.first, Located{&tensor.second, shard});
+  names.push_back(tensor.first);
+}
+
+void TensorTable::Contents::resolve_by_index(std::int64_t experts, std::vector<std::string>& notes) {
+  const auto& index = *shards.index;
   const auto holds = [&](std::string_view file, std::string_view name) {
-    const auto at = std::lower_bound(shards_.files.begin(), shards_.files.end(), file);
-    return headers_[static_cast<std::size_t>(at - shards_.files.begin())].tensors.contains(name);
+    const auto at = std::lower_bound(shards.files.begin(), shards.files.end(), file);
+    return headers[static_cast<std::size_t>(at - shards.files.begin())].tensors.contains(name);
   };
   std::vector<Absent> absent;
   for (const auto& [name, file] : index)
@@ -92,14 +125,14 @@ void TensorTable::resolve_by_index(std::int64_t experts, std::vector<std::string
   std::int64_t unnamed = 0;
   std::string first_doubled;
   std::string first_unnamed;
-  for (std::size_t s = 0; s < headers_.size(); ++s) {
-    for (const auto& tensor : headers_[s].tensors) {
+  for (std::size_t s = 0; s < headers.size(); ++s) {
+    for (const auto& tensor : headers[s].tensors) {
       const auto indexed = index.find(tensor.first);
       if (indexed == index.end()) {
-        if (unnamed++ == 0) first_unnamed = fmt::format("{} in {}", shown(tensor.first), shards_.files[s]);
-      } else if (indexed->second != shards_.files[s]) {
+        if (unnamed++ == 0) first_unnamed = fmt::format("{} in {}", shown(tensor.first), shards.files[s]);
+      } else if (indexed->second != shards.files[s]) {
         if (doubled++ == 0)
-          first_doubled = fmt::format("{} in {}, the index says {}", shown(tensor.first), shards_.files[s],
+          first_doubled = fmt::format("{} in {}, the index says {}", shown(tensor.first), shards.files[s],
                                       indexed->second);
       } else {
         add(tensor, s);
@@ -114,29 +147,31 @@ void TensorTable::resolve_by_index(std::int64_t experts, std::vector<std::string
                                 unnamed == 1 ? "" : "s", first_unnamed));
 }
 
-void TensorTable::resolve_alone() {
-  for (std::size_t s = 0; s < headers_.size(); ++s) {
-    for (const auto& tensor : headers_[s].tensors) {
+void TensorTable::Contents::resolve_alone() {
+  for (std::size_t s = 0; s < headers.size(); ++s) {
+    for (const auto& tensor : headers[s].tensors) {
       if (const Located* other = find(tensor.first))
         fail(ErrorKind::checkpoint, "ambiguous without {}: tensor '{}' is in {} and in {}", index_name,
-             shown(tensor.first), file(*other), shards_.files[s]);
+             shown(tensor.first), shards.files[other->shard], shards.files[s]);
       add(tensor, s);
     }
   }
 }
 
-const Located* TensorTable::find(std::string_view name) const {
-  const auto found = by_name_.find(name);
-  return found == by_name_.end() ? nullptr : &found->second;
+const Located* TensorTable::Contents::find(std::string_view name) const {
+  const auto found = by_name.find(name);
+  return found == by_name.end() ? nullptr : &found->second;
 }
+
+const Located* TensorTable::find(std::string_view name) const { return contents_->find(name); }
 
 tensor::StoredTensor TensorTable::stored(const Located& located) const {
   const TensorEntry& entry = *located.entry;
-  return {entry.dtype, entry.shape, {opened_[located.shard], entry.begin, entry.end - entry.begin}};
+  return {entry.dtype, entry.shape, {readers_[located.shard], entry.begin, entry.end - entry.begin}};
 }
 
 Verdict TensorTable::changed() const {
-  for (const auto& file : opened_)
+  for (const auto& file : contents_->opened)
     if (Verdict v = file->changed()) return v;
   return std::nullopt;
 }

@@ -122,6 +122,13 @@ std::vector<LayerBlock> build_blocks(const checkpoint::Checkpoint& from, std::sp
   if (kind == BlockKind::none) return {};
   const FpGuard guard;  // gains
   std::vector<LayerBlock> out;
+  if (checkpoint::Carrier* carrier = from.carrier()) {
+    carrier->rehearse([&] {
+      checkpoint::Faults dropped;
+      for (const std::int64_t index : layers) from.layer(index).scan_block(dropped);
+    });
+    carrier->bring(false, "the blocks around the experts");
+  }
   comm::agreed(rank.group, "building the blocks around the experts", [&] {
     require(unsupported_block(from, layers, kind));
     checkpoint::Faults faults;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <optional>
 #include <span>
 
@@ -73,6 +74,12 @@ std::vector<checkpoint::ExpertFiles> files_of(const checkpoint::MoeLayer& layer,
   return out;
 }
 
+// How experts come to a rank that may not have their files.
+struct Sending {
+  std::int64_t at_once = 0;  // 0: files are read
+  std::function<void(std::int64_t first, std::int64_t end)> bring;
+};
+
 // Experts [from + first, from + end) of the layer, of width `intermediate`, into experts [first, end) of
 // `out`.
 void convert_part(const checkpoint::MoeLayer& layer, std::int64_t intermediate, std::int64_t from,
@@ -98,17 +105,48 @@ void convert_part(const checkpoint::MoeLayer& layer, std::int64_t intermediate, 
                       layout::ConvertedBf16<std::byte>{part(out.w13), part(out.w2)}, workers);
 }
 
+// Collective where some ranks do not have the files; elsewhere nothing. What is asked for, of a few experts.
+void bring(const checkpoint::Checkpoint& from, std::span<const tensor::Source> sources,
+           std::string_view what) {
+  if (from.carrier() == nullptr) return;
+  for (const tensor::Source& s : sources)
+    if (s.bytes() > 0) s.reader()->will_need(s.begin(), s.bytes());
+  from.carrier()->bring(false, what);
+}
+
+std::vector<tensor::Source> sources_of(const checkpoint::MoeLayer& layer, std::int64_t first,
+                                       std::int64_t end) {
+  std::vector<tensor::Source> out;
+  for (std::int64_t e = first; e < end; ++e) {
+    const checkpoint::ExpertFiles f = layer.expert_files(e);
+    for (const auto* t : {&f.gate, &f.gate_sf, &f.up, &f.up_sf, &f.down, &f.down_sf})
+      out.push_back(t->source);
+  }
+  return out;
+}
+
+// How many experts a rank that is sent them is sent at a time: the same on every rank.
+std::int64_t sent_at_once(const checkpoint::Checkpoint& from, const checkpoint::MoeLayer& layer,
+                          std::int64_t count) {
+  if (from.carrier() == nullptr) return count;
+  return std::clamp<std::int64_t>(from.carrier()->window() / std::max<std::int64_t>(1, layer.expert_bytes()),
+                                  1, count);
+}
+
 // Experts [first, first + out.shape.experts) of the layer, a few at a time: after each few, `done` hears of
 // them. Those that are turned in memory first: one a worker.
 template <typename Experts>
 void convert(const checkpoint::MoeLayer& from, std::int64_t intermediate, std::int64_t first,
-             const Experts& out, const Workers& workers, FunctionRef<void(std::int64_t experts)> done) {
+             const Experts& out, const Workers& workers, const Sending& sending,
+             FunctionRef<void(std::int64_t experts)> done) {
   constexpr std::int64_t few_bytes = std::int64_t{256} << 20;
   const std::int64_t few =
-      from.copies() ? workers.size()
-                    : std::max<std::int64_t>(1, few_bytes / std::max<std::int64_t>(1, from.expert_bytes()));
+      sending.at_once > 0 ? sending.at_once
+      : from.copies()     ? workers.size()
+                      : std::max<std::int64_t>(1, few_bytes / std::max<std::int64_t>(1, from.expert_bytes()));
   for (std::int64_t at = 0; at < out.shape.experts; at += few) {
     const std::int64_t end = std::min(at + few, out.shape.experts);
+    if (sending.at_once > 0) sending.bring(first + at, first + end);
     convert_part(from, intermediate, first, out, at, end, workers);
     done(end - at);
   }
@@ -117,11 +155,11 @@ void convert(const checkpoint::MoeLayer& from, std::int64_t intermediate, std::i
 // The same into `out`, wherever its weights lie.
 template <typename Experts>
 void place(const checkpoint::MoeLayer& from, std::int64_t intermediate, const Experts& out,
-           internal::Upload<Experts>* upload, const Workers& workers,
+           internal::Upload<Experts>* upload, const Workers& workers, const Sending& sending,
            FunctionRef<void(std::int64_t experts)> done) {
-  if (upload == nullptr) return convert(from, intermediate, out.first_expert, out, workers, done);
+  if (upload == nullptr) return convert(from, intermediate, out.first_expert, out, workers, sending, done);
   upload->fill(out, [&](std::int64_t first, const Experts& part) {
-    convert(from, intermediate, out.first_expert + first, part, workers, done);
+    convert(from, intermediate, out.first_expert + first, part, workers, sending, done);
   });
 }
 
@@ -173,19 +211,37 @@ std::vector<checkpoint::LayerScales> read_scales(const checkpoint::Checkpoint& f
 
 // What can be wrong with the values of this rank's experts (block scales, BF16 weights), then everybody's
 // faults. This is the first time that they are read.
-void check_values(const checkpoint::MoeLayer& from, std::int64_t first, std::int64_t count, const Rank& rank,
-                  checkpoint::ReadAhead& ahead) {
+void check_values(const checkpoint::Checkpoint& checkpoint, const checkpoint::MoeLayer& from,
+                  std::int64_t first, std::int64_t count, const Rank& rank,
+                  std::optional<checkpoint::ReadAhead>& ahead) {
   std::vector<Faults> found(static_cast<std::size_t>(count));
-  comm::agreed(rank.group, fmt::format("checking the values of layer {}", from.index()), [&] {
-    for_each_expert(rank.workers, count, [&](std::int64_t e) {
-      Faults& faults = found[static_cast<std::size_t>(e)];
-      if (from.kind() == ExpertKind::nvfp4)
-        from.scan_block_scales(first + e, faults);
-      else
-        from.scan_values(first + e, faults);
-      ahead.advance(from.expert_bytes());
+  const std::string what = fmt::format("checking the values of layer {}", from.index());
+  const bool nvfp4 = from.kind() == ExpertKind::nvfp4;
+  const std::int64_t few = sent_at_once(checkpoint, from, count);
+  Verdict mine_failed;
+  for (std::int64_t at = 0; at < count; at += few) {
+    const std::int64_t end = std::min(at + few, count);
+    if (checkpoint.carrier() != nullptr) {
+      std::vector<tensor::Source> sources;
+      if (!nvfp4) sources = sources_of(from, first + at, first + end);
+      for (std::int64_t e = at; nvfp4 && e < end; ++e)
+        for (const tensor::Source& s : from.stored_block_scales(first + e)) sources.push_back(s);
+      bring(checkpoint, sources, what);
+    }
+    if (mine_failed) continue;
+    mine_failed = attempt([&] {
+      for_each_expert(rank.workers, end - at, [&](std::int64_t i) {
+        const std::int64_t e = at + i;
+        Faults& faults = found[static_cast<std::size_t>(e)];
+        if (nvfp4)
+          from.scan_block_scales(first + e, faults);
+        else
+          from.scan_values(first + e, faults);
+        if (ahead) ahead->advance(from.expert_bytes());
+      });
     });
-  });
+  }
+  require(comm::agree(rank.group, mine_failed, what));
   Faults mine;
   for (const Faults& f : found) mine.merge(f);
   require(merged(rank.group, mine).verdict());
@@ -193,7 +249,7 @@ void check_values(const checkpoint::MoeLayer& from, std::int64_t first, std::int
 
 Layer build_layer(const checkpoint::Checkpoint& from, const checkpoint::MoeLayer& source,
                   const checkpoint::LayerScales& scales, const BuildOptions& options, const Rank& rank,
-                  Uploads* uploads, FunctionRef<void(std::int64_t experts)> done) {
+                  Uploads* uploads, const Sending& sending, FunctionRef<void(std::int64_t experts)> done) {
   const checkpoint::ModelConfig& config = from.config();
   const op::Backend& backend = op::backend(options.backend);
   const layout::ExpertsShape shape =
@@ -207,7 +263,7 @@ Layer build_layer(const checkpoint::Checkpoint& from, const checkpoint::MoeLayer
     layer.input = scales.weight_only ? op::Input::bf16 : options.input;
     layout::Nvfp4Experts experts(rank.weights(), rank.memory, shape, first);
     place(source, config.intermediate, experts, uploads != nullptr ? &uploads->nvfp4 : nullptr, rank.workers,
-          done);
+          sending, done);
     write_scalars(scales, layer.input, experts);
     layer.own_gated = SwigluValues(config.swiglu, scales, layer.input, first, shape.experts);
     layer.gated = layer.own_gated.all();
@@ -218,7 +274,7 @@ Layer build_layer(const checkpoint::Checkpoint& from, const checkpoint::MoeLayer
     layer.input = op::Input::bf16;
     layout::Bf16Experts experts(rank.weights(), shape, first);
     place(source, config.intermediate, experts, uploads != nullptr ? &uploads->bf16 : nullptr, rank.workers,
-          done);
+          sending, done);
     layer.own_gated = SwigluValues(config.swiglu, shape.experts);
     layer.gated = layer.own_gated.all();
     layer.ep = backend.bind(op::Bf16Args{experts.view(), config.experts, config.top_k, layer.gated});
@@ -257,6 +313,17 @@ std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions&
     const Timing timing(times.check);
     selected = select_layers(from, options.layers);
     check_shapes(from, selected, rank.group.size(), options);
+    if (from.carrier() != nullptr && rank.device != nullptr)
+      fail(ErrorKind::unsupported, "experts on a device are read from files, on every rank");
+  });
+  if (checkpoint::Carrier* carrier = from.carrier()) {
+    carrier->rehearse([&] { (void)read_scales(from, selected); });
+    for (const std::int64_t index : selected)
+      carrier->rehearse([&] { (void)read_norm(from.layer(index), from.config()); });
+    carrier->bring(true, "scales and norms");
+  }
+  comm::agreed(rank.group, "checking the checkpoint", [&] {
+    const Timing timing(times.check);
     scales = read_scales(from, selected);
   });
 
@@ -264,7 +331,8 @@ std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions&
   if (rank.device != nullptr)
     comm::agreed(rank.group, "preparing the device's uploads", [&] { uploads.emplace(); });
   const std::int64_t count = from.config().experts / rank.group.size();
-  checkpoint::ReadAhead ahead(from, selected, count * rank.group.rank(), count);
+  std::optional<checkpoint::ReadAhead> ahead;
+  if (from.carrier() == nullptr) ahead.emplace(from, selected, count * rank.group.rank(), count);
   std::int64_t all_bytes = 0;
   for (const std::int64_t index : selected)
     all_bytes += from.layer(index).expert_bytes() * from.config().experts;
@@ -277,21 +345,34 @@ std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions&
     say_scales(rank, source, scales[i]);
     {
       const Timing timing(times.check);
-      check_values(source, count * rank.group.rank(), count, rank, ahead);
+      check_values(from, source, count * rank.group.rank(), count, rank, ahead);
     }
     const auto converted = [&](std::int64_t experts) {
       done_bytes += source.expert_bytes() * experts * rank.group.size();
       if (options.progress) options.progress(done_bytes, all_bytes);
     };
     const Timing timing(times.convert);
-    comm::agreed(rank.group, fmt::format("loading layer {}", selected[i]), [&] {
+    const std::string what = fmt::format("loading layer {}", selected[i]);
+    comm::agreed(rank.group, what, [&] {
       // attempt: what is no Error gets the layer too.
-      if (const Verdict v = attempt([&] {
-            layers.push_back(build_layer(from, source, scales[i], options, rank,
-                                         uploads ? &*uploads : nullptr, converted));
-            from.require_unchanged();
-          }))
-        fail(v->kind, "layer {}: {}", selected[i], v->text);
+      std::int64_t brought = 0;
+      Sending sending;
+      if (from.carrier() != nullptr)
+        sending = {sent_at_once(from, source, count), [&](std::int64_t first, std::int64_t end) {
+                     ++brought;
+                     bring(from, sources_of(source, first, end), what);
+                   }};
+      const Verdict v = attempt([&] {
+        layers.push_back(build_layer(from, source, scales[i], options, rank, uploads ? &*uploads : nullptr,
+                                     sending, converted));
+        from.require_unchanged();
+      });
+      // To bring is collective: a rank that has failed goes on with it and asks for nothing.
+      while (sending.at_once > 0 && brought * sending.at_once < count) {
+        ++brought;
+        bring(from, {}, what);
+      }
+      if (v) fail(v->kind, "layer {}: {}", selected[i], v->text);
     });
     times.bytes += layers.back().expert_bytes(Mode::ep) * count;
   }

@@ -322,6 +322,8 @@ Report run(const checkpoint::Checkpoint& from, const Options& options, const Ran
   }
   report.footprint = largest(footprint, rank.group);
   report.startup = slowest(startup, rank.group);
+  report.read_bytes = comm::gathered(rank.group, std::span<const std::int64_t>(&startup.read_bytes, 1),
+                                     "what each rank read");
   const auto steps =
       static_cast<std::int64_t>(options.modes.size() * options.batches.size() * options.tails.size());
   for (const Mode mode : options.modes) {

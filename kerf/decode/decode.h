@@ -93,8 +93,9 @@ struct Report {
   double probe_limit = 0;
   TacticReport tactic;
   StockTactics stock_tactics;
-  Footprint footprint;  // of the rank that has most
-  Startup startup;      // of each stage the slowest rank
+  Footprint footprint;                   // of the rank that has most
+  Startup startup;                       // of each stage the slowest rank; bytes of all
+  std::vector<std::int64_t> read_bytes;  // of tensors, from files: by each rank
   std::vector<StepReport> steps;
 };
 

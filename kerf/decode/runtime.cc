@@ -93,7 +93,8 @@ Runtime Runtime::build(const checkpoint::Checkpoint& source, const RuntimeOption
   RuntimeOptions options = wanted;
   options.build.fit = fit_of(source, wanted.build.fit);
   options.build.slices = options.expert_tp ? rank.row().size() : 1;
-  const checkpoint::Checkpoint from = of_rank(source, options.build.slices, options.build.fit, rank);
+  checkpoint::Checkpoint from = of_rank(source, options.build.slices, options.build.fit, rank);
+  if (from.carrier() == nullptr) comm::agreed(rank.group, "opening", [&] { from = from.counted(); });
   routing::Router router;
   comm::agreed(rank.group, "checking what to build", [&] {
     const std::vector<std::int64_t> layers = select_layers(from, options.build.layers);
@@ -107,13 +108,15 @@ Runtime Runtime::build(const checkpoint::Checkpoint& source, const RuntimeOption
   BuildOptions loading = options.build;
   if (options.progress && rank.group.rank() == 0)
     loading.progress = [&](std::int64_t done, std::int64_t of) { options.progress("loading", done, of); };
-  return assemble([&](Startup& startup) { return decode::load(from, loading, rank, &startup); },
-                  [&](std::span<const Layer> layers) {
-                    std::vector<std::int64_t> indices;
-                    for (const Layer& layer : layers) indices.push_back(layer.index);
-                    return build_blocks(from, indices, options.block, rank);
-                  },
-                  router, options, rank);
+  Runtime out = assemble([&](Startup& startup) { return decode::load(from, loading, rank, &startup); },
+                         [&](std::span<const Layer> layers) {
+                           std::vector<std::int64_t> indices;
+                           for (const Layer& layer : layers) indices.push_back(layer.index);
+                           return build_blocks(from, indices, options.block, rank);
+                         },
+                         router, options, rank);
+  out.startup_.read_bytes = from.read_bytes();
+  return out;
 }
 
 Runtime Runtime::adopt(std::span<const StockLayer> layers, const ModelSize& model,

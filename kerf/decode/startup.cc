@@ -25,6 +25,8 @@ Startup slowest(const Startup& mine, comm::Group& group) {
   }
   for (const std::int64_t bytes : comm::gathered(group, std::span(&mine.bytes, 1), "the start's bytes"))
     out.bytes += bytes;
+  for (const std::int64_t bytes : comm::gathered(group, std::span(&mine.read_bytes, 1), "the bytes read"))
+    out.read_bytes += bytes;
   return out;
 }
 

@@ -17,7 +17,7 @@ namespace kerf::checkpoint::internal {
 
 // What a layer is made from. `table` must outlive the layer.
 struct LayerSource {
-  const TensorTable& table;
+  const TensorTable* table = nullptr;
   std::int64_t index = 0;
   std::string prefix;  // "model.layers.0."
   std::string root;    // "mlp.experts."
@@ -58,6 +58,8 @@ class Layer : public MoeLayer {
   [[nodiscard]] std::string full_name(std::string_view suffix) const;
   // The algorithm that the configuration gives these experts.
   [[nodiscard]] const std::string& quant_algo() const { return source_.quant_algo; }
+  // The same layer, read by the readers of another table of the same files, which must outlive it.
+  [[nodiscard]] virtual std::unique_ptr<Layer> over(const TensorTable& table) const = 0;
   // From headers alone: whether any expert of this NVFP4 layer has an input scale.
   [[nodiscard]] virtual bool has_input_scales() const = 0;
 
@@ -73,7 +75,7 @@ class Layer : public MoeLayer {
   [[nodiscard]] virtual std::int64_t first_row(Projection projection) const = 0;
 
   [[nodiscard]] const LayerSource& source() const { return source_; }
-  [[nodiscard]] const Located* find_full(std::string_view name) const { return source_.table.find(name); }
+  [[nodiscard]] const Located* find_full(std::string_view name) const { return source_.table->find(name); }
   [[nodiscard]] std::int64_t rows(Projection p) const {
     return p == Projection::down ? source_.hidden : source_.intermediate;
   }
@@ -81,6 +83,12 @@ class Layer : public MoeLayer {
     return p == Projection::down ? source_.intermediate : source_.hidden;
   }
   void set_kind(ExpertKind kind) { kind_ = kind; }
+  template <typename Own>
+  static std::unique_ptr<Layer> copy_over(const Own& layer, const TensorTable& table) {
+    auto out = std::make_unique<Own>(layer);
+    static_cast<Layer&>(*out).source_.table = &table;
+    return out;
+  }
 
   // "weight_scale_2", as this dialect calls it.
   [[nodiscard]] std::string_view part_name(Part part) const {

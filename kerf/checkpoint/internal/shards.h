@@ -20,4 +20,8 @@ struct ShardFiles {
 // are not there (all are listed), two sets of shards.
 ShardFiles find_shards(const std::filesystem::path& directory);
 
+// The index's own text, and what it says; `path` is for messages. Error{checkpoint}.
+std::string read_index_text(const std::filesystem::path& path);
+std::map<std::string, std::string> parse_index(const std::string& text, const std::filesystem::path& path);
+
 }  // namespace kerf::checkpoint::internal

@@ -1,17 +1,21 @@
 // All tensors of a checkpoint by name, over its shards. Built from headers alone: every shard's header and
 // size has been checked before a tensor is read. Immutable afterwards; entries stay where they are. Every
-// shard stays open, so that what is read later is of the file whose header was read.
+// shard stays open, so that what is read later is of the file whose header was read. Tables may share all of
+// that and read the same files by other readers.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "kerf/checkpoint/carried.h"
 #include "kerf/checkpoint/internal/shards.h"
+#include "kerf/checkpoint/reading.h"
 #include "kerf/checkpoint/safetensors.h"
 
 namespace kerf::checkpoint::internal {
@@ -28,6 +32,12 @@ class TensorTable {
   TensorTable(const std::filesystem::path& directory, std::int64_t experts, std::vector<std::string>& notes);
   // Of one file.
   explicit TensorTable(const std::filesystem::path& file);
+  // Of files that are elsewhere: a reader each.
+  TensorTable(const std::filesystem::path& directory, const CarriedFiles& carried,
+              std::span<const std::shared_ptr<const tensor::Reader>> readers, std::int64_t experts,
+              std::vector<std::string>& notes);
+  // The same tensors, read by what `wrap` makes of each file's reader.
+  TensorTable(const TensorTable& like, const WrapReader& wrap);
   TensorTable(const TensorTable&) = delete;
   TensorTable& operator=(const TensorTable&) = delete;
 
@@ -39,22 +49,31 @@ class TensorTable {
   [[nodiscard]] tensor::TensorView view(const Located& located) const { return stored(located).read(); }
   // Nothing, or which file is no longer what was opened.
   [[nodiscard]] Verdict changed() const;
-  [[nodiscard]] const std::string& file(const Located& located) const { return shards_.files[located.shard]; }
+  [[nodiscard]] const std::string& file(const Located& located) const { return files()[located.shard]; }
   // Every name that counts, in the order of shards and, inside a shard, of names.
-  [[nodiscard]] const std::vector<std::string_view>& names() const { return names_; }
-  [[nodiscard]] const std::vector<std::string>& files() const { return shards_.files; }
-  [[nodiscard]] const std::vector<Header>& headers() const { return headers_; }
+  [[nodiscard]] const std::vector<std::string_view>& names() const { return contents_->names; }
+  [[nodiscard]] const std::vector<std::string>& files() const { return contents_->shards.files; }
+  [[nodiscard]] const std::vector<Header>& headers() const { return contents_->headers; }
+  // A reader a file.
+  [[nodiscard]] const std::vector<std::shared_ptr<const tensor::Reader>>& readers() const { return readers_; }
 
  private:
-  void resolve_by_index(std::int64_t experts, std::vector<std::string>& notes);
-  void resolve_alone();
-  void add(const std::pair<const std::string, TensorEntry>& tensor, std::size_t shard);
+  struct Contents {
+    ShardFiles shards;
+    std::vector<Header> headers;
+    std::vector<std::shared_ptr<const DataFile>> opened;  // none where the files are elsewhere
+    std::unordered_map<std::string_view, Located> by_name;
+    std::vector<std::string_view> names;
 
-  ShardFiles shards_;
-  std::vector<Header> headers_;
-  std::vector<std::shared_ptr<const DataFile>> opened_;
-  std::unordered_map<std::string_view, Located> by_name_;
-  std::vector<std::string_view> names_;
+    [[nodiscard]] const Located* find(std::string_view name) const;
+    void resolve(std::int64_t experts, std::vector<std::string>& notes);
+    void resolve_by_index(std::int64_t experts, std::vector<std::string>& notes);
+    void resolve_alone();
+    void add(const std::pair<const std::string, TensorEntry>& tensor, std::size_t shard);
+  };
+
+  std::shared_ptr<const Contents> contents_;
+  std::vector<std::shared_ptr<const tensor::Reader>> readers_;
 };
 
 }  // namespace kerf::checkpoint::internal

@@ -1,0 +1,31 @@
+// What opening a checkpoint reads, as a text to be sent: enough to open it where its files are not. Tensors
+// are read by readers that the receiver brings.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kerf/checkpoint/config.h"
+
+namespace kerf::checkpoint {
+
+struct CarriedFiles {
+  struct File {
+    std::string name;
+    std::int64_t bytes = 0;  // of the whole file
+    std::string head;        // those in front of its tensors
+  };
+
+  ConfigTexts configs;
+  std::optional<std::string> index;  // model.safetensors.index.json, where there is one
+  std::vector<File> files;
+
+  [[nodiscard]] std::string to_text() const;
+  // Error{checkpoint} for anything that to_text() does not give.
+  static CarriedFiles from_text(std::string_view text);
+};
+
+}  // namespace kerf::checkpoint
