@@ -63,9 +63,9 @@ TEST(DecodeCommand, WritesTheJsonThatOthersReadBy) {
   const Ran ran = decode({model(), "--ranks", "4", "--json"});
   ASSERT_EQ(ran.code, 0) << ran.err;
   const Json j = Json::parse(ran.out);
-  EXPECT_EQ(keys(j),
-            (Names{"activation", "backend", "block", "checkpoint", "device", "group", "memory_per_rank",
-                   "probe", "ranks", "reshard", "startup", "steps", "stock_tactics", "tactic"}));
+  EXPECT_EQ(keys(j), (Names{"activation", "backend", "block", "checkpoint", "device", "group",
+                            "memory_per_rank", "probe", "ranks", "read_bytes_per_rank", "reshard", "startup",
+                            "steps", "stock_tactics", "tactic"}));
   EXPECT_EQ(keys(j["startup"]), (Names{"block_s", "bytes", "check_s", "convert_s", "open_s", "plan_s",
                                        "probe_s", "read_s", "reshard_s", "tune_s", "warm_up_s"}));
   for (const char* stage : {"check_s", "convert_s", "open_s", "plan_s", "probe_s", "reshard_s", "warm_up_s"})
