@@ -118,14 +118,21 @@ double probe(const Layer& layer, const ProbeOptions& options, const Rank& rank) 
     tp = run(*layer.tp, input, rank);
   });
   const double value = expert_tp::probe_rel_l2(ep.output, tp.output, {rank.group, rank.row()});
-  if (value <= options.limit) return value;  // false for NaN
+  // All ranks have the same value; a limit may still be one rank's own.
+  const bool over = !(value <= options.limit);  // true for NaN
+  if (comm::all_max(rank.group, over ? 1 : 0, "the probe's verdict") == 0) return value;
 
   const std::vector<std::string> ranks = comm::gather_text(
       rank.group, rows_in_words("EP", ep.output) + "; " + rows_in_words("TP", tp.output), "the probe's rows");
   std::string where;
   for (std::size_t r = 0; r < ranks.size(); ++r) where += fmt::format("; rank {}: {}", r, ranks[r]);
-  fail(ErrorKind::probe, "layer {}: the probe found rel L2 {:g} between TP and EP rows, limit {:g}{}",
-       layer.index, value, options.limit, where);
+  Verdict mine;
+  if (over)
+    mine = because(ErrorKind::probe,
+                   "layer {}: the probe found rel L2 {:g} between TP and EP rows, limit {:g}{}", layer.index,
+                   value, options.limit, where);
+  require(comm::agree(rank.group, mine, "the probe's reason"));
+  return value;
 }
 
 }  // namespace kerf::decode

@@ -179,6 +179,18 @@ TEST(AFaultOnOneRank, ABlockScaleIsNaN) {
                  ErrorKind::checkpoint, {"layer 0", "0x7F"});
 }
 
+TEST(AFaultOnOneRank, TheProbeIsOverTheLimitThereAlone) {
+  const checkpoint::Checkpoint from = TwoDirectories::model().open();
+  for (int i = 0; i < kTimes; ++i)
+    expect_ended(end_of(60s,
+                        [&](comm::Group& group, tensor::Memory& memory) {
+                          decode::RuntimeOptions options = expert_tp();
+                          if (group.rank() == kOdd) options.probe.limit = 1e-9;
+                          start(group, memory, options, [&] { return from; });
+                        }),
+                 ErrorKind::probe, {"rank 2: layer 0", "limit 1e-09"});
+}
+
 // Calls `hook` before every collective.
 class Watched final : public ForwardingGroup {
  public:
