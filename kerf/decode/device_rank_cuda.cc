@@ -148,6 +148,15 @@ void DeviceRank::run_experts(std::size_t position, const StackStep& step, cuda::
   in.x = quantised ? pointer<std::uint16_t>(l.x) : nullptr;
   in.gs = pointer<float>(l.gs);
   in.hidden = hidden;
+  op::sm90::DeviceTokens tokens{step.tokens};
+  if (quantised) {
+    tokens.a = pointer<std::uint8_t>(codes_);
+    tokens.a_sf = pointer<std::uint8_t>(scales_);
+  } else {
+    tokens.x = pointer<std::uint16_t>(l.x);
+  }
+  tokens.known_ids = in.ids;
+  in.ahead = experts.ahead(tokens);
   op::sm90::RouteOutputs out;
   out.ids = pointer<std::int32_t>(ids_);
   out.weights = pointer<float>(weights_);
@@ -157,13 +166,6 @@ void DeviceRank::run_experts(std::size_t position, const StackStep& step, cuda::
   out.counters = counters_.as<std::uint32_t>().first(counters);
   op::sm90::route(shape.metadata, in, out, stream);
 
-  op::sm90::DeviceTokens tokens{step.tokens, nullptr, nullptr, nullptr};
-  if (quantised) {
-    tokens.a = out.a;
-    tokens.a_sf = out.a_sf;
-  } else {
-    tokens.x = pointer<std::uint16_t>(l.x);
-  }
   const tail::DevicePart to = part(position, step);
   experts.run(tokens, shape.metadata, out.metadata, shape.tactic,
               {scratch_.bytes(), out.counters, kept_.bytes()},

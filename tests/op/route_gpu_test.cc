@@ -149,15 +149,16 @@ RouteProblem given(Random& random, std::int64_t tokens, std::int64_t experts, st
           random.of<std::int32_t>({static_cast<std::int32_t>(experts), -2, 2147483647, -2147483647 - 1});
   }
   p.weights = numbers(random, p.shape.routes(), top_k);
+  p.ahead = random.one_in(2);
   return p;
 }
 
 std::string words(const RouteProblem& p) {
-  return fmt::format("{} T {} K {} E {} [{}, +{}) tile {} H {} groups {} of {} bias {} multiplier {}",
-                     p.router ? routing::name(p.router->method) : "given", p.shape.tokens, p.shape.top_k,
-                     p.shape.experts, p.shape.offset, p.shape.local, p.shape.tile, p.hidden,
-                     p.router ? p.router->topk_group : 0, p.router ? p.router->n_group : 0, p.bias.size(),
-                     p.router ? p.router->logit_multiplier : 0);
+  return fmt::format(
+      "{} T {} K {} E {} [{}, +{}) tile {} H {} groups {} of {} bias {} multiplier {} ahead {}",
+      p.router ? routing::name(p.router->method) : "given", p.shape.tokens, p.shape.top_k, p.shape.experts,
+      p.shape.offset, p.shape.local, p.shape.tile, p.hidden, p.router ? p.router->topk_group : 0,
+      p.router ? p.router->n_group : 0, p.bias.size(), p.router ? p.router->logit_multiplier : 0, p.ahead);
 }
 
 template <typename T>

@@ -27,6 +27,7 @@ struct RouteProblem {
   std::vector<std::uint16_t> x;  // [T, H]; H = 0: no rows
   float gs = 1.0F;
   std::int64_t hidden = 0;
+  bool ahead = false;  // some weights are asked for ahead, by the given ids, which may be any
 
   [[nodiscard]] std::size_t routes() const { return static_cast<std::size_t>(shape.routes()); }
 };
@@ -46,6 +47,8 @@ namespace route_detail {
 inline constexpr std::int32_t poison = 0x3A7A5A7A;
 inline constexpr std::size_t behind = 64;  // words or bytes
 inline constexpr std::size_t counters = 37;
+// Of an expert: a piece and a bit of what is asked for at once; less than a piece.
+inline constexpr std::int64_t ahead_bytes[] = {16400, 48};
 
 // A NaN that the processor makes has other bits than one that the GPU makes.
 inline void one_nan(std::span<std::int32_t> floats) {
@@ -112,7 +115,8 @@ class RouteOnDevice {
         x_(tokens * hidden, 0),
         a_(tokens * hidden / 2 + route_detail::behind, 0),
         a_sf_(tokens * hidden / 16 + route_detail::behind, 0),
-        counters_(route_detail::counters + route_detail::behind, 0) {}
+        counters_(route_detail::counters + route_detail::behind, 0),
+        experts_(experts * static_cast<std::size_t>(route_detail::ahead_bytes[0]), 0) {}
 
   // The inputs, and poison where results go.
   void put(const RouteProblem& p) {
@@ -143,7 +147,8 @@ class RouteOnDevice {
                      .bf16_weights = p.bf16_weights,
                      .x = rows ? x_.get() : nullptr,
                      .gs = gs_.get(),
-                     .hidden = p.hidden},
+                     .hidden = p.hidden,
+                     .ahead = p.ahead ? ahead(p.shape) : op::sm90::Ahead{}},
                     {.ids = ids_.get(),
                      .weights = reinterpret_cast<float*>(weights_.get()),
                      .metadata = routing::metadata_in(metadata_.span(), p.shape),
@@ -167,6 +172,16 @@ class RouteOnDevice {
   }
 
  private:
+  [[nodiscard]] op::sm90::Ahead ahead(const routing::MetadataShape& shape) const {
+    op::sm90::Ahead a{.ids = given_ids_.get(),
+                      .routes = static_cast<std::int32_t>(shape.routes()),
+                      .first_expert = static_cast<std::int32_t>(shape.offset),
+                      .experts = static_cast<std::int32_t>(shape.local),
+                      .most_bytes = 1 << 20};
+    for (auto& gemm : a.matrices)
+      for (const std::size_t i : {0, 1}) gemm[i] = {experts_.get(), route_detail::ahead_bytes[i]};
+    return a;
+  }
   template <typename T>
   static void copy_in(const OnDevice<T>& to, const std::vector<T>& from) {
     ASSERT_LE(from.size(), to.span().size());
@@ -184,6 +199,7 @@ class RouteOnDevice {
   OnDevice<std::uint16_t> x_;
   OnDevice<std::uint8_t> a_, a_sf_;
   OnDevice<std::uint32_t> counters_;
+  OnDevice<std::uint8_t> experts_;
 };
 
 }  // namespace kerf::test

@@ -10,6 +10,7 @@
 #include "kerf/cuda/device.h"
 #include "kerf/op/internal/bound.h"
 #include "kerf/op/op.h"
+#include "kerf/op/sm90/ahead.h"
 
 namespace kerf::op::sm90 {
 
@@ -19,6 +20,9 @@ struct DeviceTokens {
   const std::uint8_t* a = nullptr;     // [T, H/2] e2m1
   const std::uint8_t* a_sf = nullptr;  // [T, H/16] e4m3, linear
   const std::uint16_t* x = nullptr;    // [T, H] bf16
+  // [T, K] the step's experts, where they were given and so lie there before the kernel in front of the run
+  // begins: weights are asked for ahead then (ahead.h). Else null.
+  const std::int32_t* known_ids = nullptr;
 };
 
 // Where rows go, in device memory; one of the two: finished rows, or f32 sums before g2_alpha (W4A4 alone).
@@ -50,6 +54,10 @@ class DeviceExperts : public internal::Bound {
   [[nodiscard]] virtual std::size_t counter_words(const routing::MetadataShape& shape) const = 0;
 
   [[nodiscard]] virtual std::size_t kept_bytes(const routing::MetadataShape& /*shape*/) const { return 0; }
+
+  // The weights that a run on these tokens reads first, for the kernel in front of it; without ids where that
+  // gains nothing.
+  [[nodiscard]] virtual Ahead ahead(const DeviceTokens& /*tokens*/) const { return {}; }
 
   // Enqueues the GEMMs: both, with all that is between them. The metadata's spans are device memory; the host
   // reads none of them, so that a captured run follows whatever they hold at replay. Of rows only those that

@@ -44,13 +44,14 @@ class HalfExperts final : public DeviceExperts {
   // maps: of the weights, for each config. args: Nvfp4Args or Bf16Args. what: as errors have it.
   template <typename Args>
   HalfExperts(const Args& args, const std::array<HalfMaps, configs>& maps, const std::uint8_t* w13_sf,
-              const std::uint8_t* w2_sf, const std::vector<internal::ExpertScalars>& scalars,
-              std::string_view what)
+              const std::uint8_t* w2_sf, const Ahead& ahead,
+              const std::vector<internal::ExpertScalars>& scalars, std::string_view what)
       : DeviceExperts(layout::shape_of(args.experts), args.experts.first_expert, args.num_experts, args.top_k,
                       Input::bf16),
         maps_(maps),
         w13_sf_(w13_sf),
         w2_sf_(w2_sf),
+        ahead_(ahead),
         scalars_(scalars),
         what_(what),
         multiprocessors_(cuda::facts().multiprocessors) {
@@ -74,6 +75,14 @@ class HalfExperts final : public DeviceExperts {
   }
   [[nodiscard]] std::size_t counter_words(const routing::MetadataShape& step) const override {
     return static_cast<std::size_t>(device_counter_words(Arithmetic::bf16, step));
+  }
+
+  [[nodiscard]] Ahead ahead(const DeviceTokens& tokens) const override {
+    Ahead ahead = ahead_;
+    if (tokens.count * top_k() > most_ahead_routes) return ahead;
+    ahead.ids = tokens.known_ids;
+    ahead.routes = static_cast<std::int32_t>(tokens.count * top_k());
+    return ahead;
   }
 
   void run(const DeviceTokens& tokens, const routing::MetadataShape& step, const routing::Metadata& metadata,
@@ -117,6 +126,7 @@ class HalfExperts final : public DeviceExperts {
   std::array<HalfMaps, configs> maps_;
   const std::uint8_t* w13_sf_;
   const std::uint8_t* w2_sf_;
+  Ahead ahead_;                                    // without ids
   DeviceValues<internal::ExpertScalars> scalars_;  // [n]
   std::string_view what_;
   int multiprocessors_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kerf/cuda/launch.cuh"
+#include "kerf/op/sm90/ahead.cuh"
 #include "kerf/op/sm90/quantise.cuh"
 #include "kerf/op/sm90/route_choose.cuh"
 #include "kerf/op/sm90/route_launch.h"
@@ -28,6 +29,8 @@ struct RouteStep {
   Quantise rows;
   std::uint32_t* counters = nullptr;
   std::uint32_t counter_words = 0;
+  Ahead ahead;
+  std::uint32_t ahead_blocks = 0;  // the grid's last ones
 
   __device__ void store(int route, std::int32_t id, float weight) const {
     if (ids != nullptr) ids[route] = id;
@@ -42,7 +45,8 @@ __device__ void zero_counters(const RouteStep& s, std::uint32_t part, std::uint3
 }
 // By the blocks from `first` on.
 __device__ void quantise_rows(const RouteStep& s, std::uint32_t first) {
-  quantise(s.rows, (blockIdx.x - first) * blockDim.x + threadIdx.x, (gridDim.x - first) * blockDim.x);
+  quantise(s.rows, (blockIdx.x - first) * blockDim.x + threadIdx.x,
+           (gridDim.x - s.ahead_blocks - first) * blockDim.x);
 }
 
 // Up to most_fused_tokens. Dynamic shared memory: ids and weights [T*K], then the metadata's table.
@@ -52,7 +56,13 @@ __global__ __launch_bounds__(1024) void route_fused(const __grid_constant__ Rout
     ChooseShared choose;
     MetadataShared metadata;
   } shared;
-  cuda::begin_overlapped();
+  cuda::let_next_begin();
+  // These read nothing that a kernel before writes, and write nothing.
+  if (const unsigned others = gridDim.x - s.ahead_blocks; blockIdx.x >= others) {
+    if (threadIdx.x < 32) fetch_ahead(s.ahead, blockIdx.x - others, s.ahead_blocks);
+    return;
+  }
+  cuda::wait_for_previous();
   const cg::cluster_group cluster = cg::this_cluster();
   const unsigned blocks = cluster.num_blocks();
   if (blockIdx.x >= blocks) {
@@ -139,6 +149,9 @@ __global__ __launch_bounds__(1024) void route_place(const __grid_constant__ Meta
 
 constexpr int divided_up(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
+// As many as multiprocessors: each asks for its share of the weights.
+constexpr std::uint32_t ahead_blocks = 132;
+
 RouteStep step_of(const routing::MetadataShape& shape, const RouteInputs& in, const RouteOutputs& out) {
   RouteStep s;
   const int tokens = static_cast<int>(shape.tokens);
@@ -157,6 +170,8 @@ RouteStep step_of(const routing::MetadataShape& shape, const RouteInputs& in, co
     s.choose.bf16_weights = in.bf16_weights;
   }
   s.given = in.router == nullptr;
+  s.ahead = in.ahead;
+  if (s.given && in.ahead.ids != nullptr) s.ahead_blocks = ahead_blocks;
   s.given_ids = in.ids;
   s.given_weights = in.weights;
   s.ids = out.ids;
@@ -209,7 +224,7 @@ void launch_fused(const RouteStep& s, int tokens, cuda::StreamHandle stream) {
     blocks *= 2;
   const int threads = threads_of(warps, divided_up(tokens, blocks));
   const auto quantising = static_cast<unsigned>(quantising_blocks(s, threads));
-  const unsigned grid = (1 + (quantising + blocks - 1) / blocks) * blocks;
+  const unsigned grid = (1 + (quantising + blocks - 1) / blocks) * blocks + s.ahead_blocks;
   const std::size_t table = sizeof(std::uint16_t) * divided_up(s.metadata.routes, 32) * s.metadata.local;
 
   const std::size_t shared = (sizeof(std::int32_t) + sizeof(float)) * s.metadata.routes + table;
@@ -245,12 +260,14 @@ void launch_in_pieces(const RouteStep& s, int tokens, cuda::StreamHandle stream)
 
 void launch_route(const routing::MetadataShape& shape, const RouteInputs& in, const RouteOutputs& out,
                   cuda::StreamHandle stream) {
-  const RouteStep s = step_of(shape, in, out);
+  RouteStep s = step_of(shape, in, out);
   const int tokens = static_cast<int>(shape.tokens);
-  if (shape.tokens <= most_fused_tokens)
+  if (shape.tokens <= most_fused_tokens) {
     launch_fused(s, tokens, stream);
-  else
+  } else {
+    s.ahead_blocks = 0;
     launch_in_pieces(s, tokens, stream);
+  }
 }
 
 }  // namespace kerf::op::sm90

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "kerf/cuda/device.h"
+#include "kerf/op/sm90/ahead.h"
 #include "kerf/routing/metadata.h"
 #include "kerf/routing/router.h"
 
@@ -29,6 +30,8 @@ struct RouteInputs {
   const std::uint16_t* x = nullptr;
   const float* gs = nullptr;
   std::int64_t hidden = 0;
+  // The experts' weights that are asked for ahead, up to most_fused_tokens; without ids: none.
+  Ahead ahead{};
 };
 
 struct RouteOutputs {

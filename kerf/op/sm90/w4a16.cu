@@ -12,7 +12,13 @@ std::unique_ptr<DeviceExperts> bind_w4a16(const Nvfp4Args& args) {
     maps[c].w13 = byte_map(w.w13, n * 2 * inter, hidden / 2, rows, Fp4Chunk::box_bytes, Swizzle::bytes_64);
     maps[c].w2 = byte_map(w.w2, n * hidden, inter / 2, rows, Fp4Chunk::box_bytes, Swizzle::bytes_64);
   }
-  return std::make_unique<HalfExperts<Fp4Chunk>>(args, maps, w.w13_sf, w.w2_sf, w.scalars,
+  const std::int64_t values = hidden * inter;  // of one of three matrices
+  const Ahead ahead{
+      .first_expert = static_cast<std::int32_t>(args.experts.first_expert),
+      .experts = static_cast<std::int32_t>(n),
+      .matrices = {{{w.w13, values}, {w.w13_sf, values / 8}}, {{w.w2, values / 2}, {w.w2_sf, values / 16}}},
+      .most_bytes = most_ahead_bytes};
+  return std::make_unique<HalfExperts<Fp4Chunk>>(args, maps, w.w13_sf, w.w2_sf, ahead, w.scalars,
                                                  "NVFP4 experts with bf16 rows (W4A16)");
 }
 
