@@ -25,7 +25,7 @@ struct Ahead {
   std::int64_t most_bytes = 0;   // in all, of the experts that are read first
 };
 
-// 8, 16 and 24 MiB were timed: more gained nothing, and cost wider steps something.
+// 8, 16 and 24 MiB were timed: more gained nothing.
 inline constexpr std::int64_t most_ahead_bytes = std::int64_t{8} << 20;
 // With more routes than this the start of a step does not matter.
 inline constexpr std::int64_t most_ahead_routes = 1024;
