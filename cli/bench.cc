@@ -162,8 +162,9 @@ void run_on_device(const Options& o, Context& context) {
   tools::BenchRequest request = request_of(o, context);
   if (o.busiest_rank) {
     std::vector<tools::BusiestStep> steps;
-    run_ranks(one, context,
-              [&](const decode::Rank& rank) { steps = tools::busiest_rank(request, o.ranks.ranks, rank); });
+    (void)run_ranks(one, context, [&](const decode::Rank& rank) {
+      steps = tools::busiest_rank(request, o.ranks.ranks, rank);
+    });
     if (!context.json) return print_busiest(steps, o.ranks.ranks, context.out);
     return context.out.json({{"machine", machine_of(o)},
                              {"package", op::backend(request.backend).package()},
@@ -178,7 +179,8 @@ void run_on_device(const Options& o, Context& context) {
   }
   request.modes = {decode::Mode::ep};
   std::optional<tools::BenchReport> report;
-  run_ranks(o.ranks, context, [&](const decode::Rank& rank) { report = tools::device_bench(request, rank); });
+  (void)run_ranks(o.ranks, context,
+                  [&](const decode::Rank& rank) { report = tools::device_bench(request, rank); });
   if (!report) throw Error(ErrorKind::bug, "the rank ended without a report");
   if (!o.plot.empty()) tools::write_svg(o.plot, tools::bench_chart(request, *report));
   if (context.json)
@@ -187,8 +189,9 @@ void run_on_device(const Options& o, Context& context) {
     print(request, *report, o, context.out);
 }
 
-void run(const Options& o, Context& context) {
-  check_rank_options(o.ranks);
+void run(const Options& given, Context& context) {
+  Options o = given;
+  check_rank_options(o.ranks, context);
   if (o.busiest_rank && o.ranks.device == "cpu")
     throw Error(ErrorKind::usage, "--busiest-rank times each rank's share alone on a device: --device cuda");
   if (o.ranks.device != "cpu") return run_on_device(o, context);
@@ -201,7 +204,7 @@ void run(const Options& o, Context& context) {
   {
     ProgressBar bar(context, "measuring steps");
     request.progress = [&](std::int64_t done, std::int64_t of) { bar.update(done, of); };
-    run_ranks(o.ranks, context, [&](const decode::Rank& rank) {
+    (void)run_ranks(o.ranks, context, [&](const decode::Rank& rank) {
       tools::BenchReport mine = tools::bench(request, rank);
       if (rank.group.rank() == 0) report = std::move(mine);
     });

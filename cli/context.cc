@@ -25,6 +25,7 @@ int Output::finish() {
 
 Context::Context()
     : log([this, sink = stderr_sink()](LogLevel level, const std::string& text) {
+        if (!speaks) return;
         if (level == LogLevel::debug && !verbose) return;
         if (level == LogLevel::info && quiet) return;
         sink(level, printable(text, true));

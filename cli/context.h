@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -49,6 +50,9 @@ struct Context {
   bool json = false;     // --json: one JSON value on standard output instead of text
   bool quiet = false;    // --quiet: warnings and errors only
   bool verbose = false;  // --verbose: details besides
+  bool speaks = true;    // false: another process reports; errors alone are this one's to print
+  int rank = 0;          // of this process, where it is a rank
+  std::unique_ptr<comm::MpiProgram> mpi;  // where this process is a rank of an MPI program
   Output out;
   Log log;  // to standard error, as quiet and verbose say; any thread may call it
 

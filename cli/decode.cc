@@ -363,7 +363,7 @@ void print(const decode::Report& r, const Options& o, double open, Output& out) 
 
 void run(const Options& given, Context& context) {
   Options o = given;
-  check_rank_options(o.ranks);
+  check_rank_options(o.ranks, context);
   const std::vector<std::int64_t> batches = batches_of(o);
   const auto wanted_layers = o.layers ? parse_ranges(*o.layers, "--layers") : std::vector<std::int64_t>{};
   double open = 0;
@@ -401,6 +401,7 @@ void run(const Options& given, Context& context) {
   options.tune = {o.tune_seconds, o.tactic_cache};
 
   std::optional<decode::Report> report;
+  bool reports = false;
   {
     std::optional<ProgressBar> bar;
     std::string shown;
@@ -412,13 +413,14 @@ void run(const Options& given, Context& context) {
       bar->update(done, of);
       if (done == of) stage_time.lap(shown);
     };
-    run_ranks(o.ranks, context, [&](const decode::Rank& rank) {
+    reports = run_ranks(o.ranks, context, [&](const decode::Rank& rank) {
       const checkpoint::Checkpoint as_read =
           o.load_from_rank ? decode::fed_from(rank.group, *o.load_from_rank, [&] { return from; }) : from;
       decode::Report mine = decode::run(as_read, options, rank);
       if (rank.group.rank() == 0) report = std::move(mine);
     });
   }
+  if (!reports) return;
   if (!report) throw Error(ErrorKind::bug, "the ranks ended without a report");
   if (context.json)
     context.out.json(json_of(*report, o, open));

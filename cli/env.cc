@@ -8,6 +8,8 @@ namespace {
 Json report() {
   Json backends = op::backend_names();
   Json groups = Json::array({"local"});
+  for (const deploy::Part& part : deploy::optional_parts())
+    if (part.what == "group" && !part.absent()) groups.push_back(part.name);
   Json absent = Json::object();
   for (const deploy::Part& part : deploy::optional_parts())
     if (const Verdict why = part.absent()) absent[std::string(part.name)] = why->text;

@@ -80,8 +80,9 @@ void report(const Options& o, const tools::ExportReport& r, double seconds, Cont
                    static_cast<double>(r.bytes) * 1e-9 / seconds, bytes_text(r.largest_bytes), r.id);
 }
 
-void run(const Options& o, Context& context) {
-  check_rank_options(o.ranks);
+void run(const Options& given, Context& context) {
+  Options o = given;
+  check_rank_options(o.ranks, context);
   const auto from = checkpoint::Checkpoint::open(o.checkpoint);
   for (const std::string& note : from.notes()) context.log.info(note);
   if (o.to) return to_logical(o, from, context);
@@ -99,14 +100,16 @@ void run(const Options& o, Context& context) {
   require_room(from, o.ranks, {.layers = options.layers, .expert_tp = tp, .layer_by_layer = true});
   const auto start = std::chrono::steady_clock::now();
   std::optional<tools::ExportReport> r;
+  bool reports = false;
   {
     ProgressBar bar(context, "exporting to " + o.out);
     options.progress = [&](std::int64_t done, std::int64_t of) { bar.update(done, of); };
-    run_ranks(o.ranks, context, [&](const decode::Rank& rank) {
+    reports = run_ranks(o.ranks, context, [&](const decode::Rank& rank) {
       tools::ExportReport mine = tools::export_experts(from, o.out, options, rank);
       if (rank.group.rank() == 0) r = std::move(mine);
     });
   }
+  if (!reports) return;
   if (!r) throw Error(ErrorKind::bug, "the ranks ended without a report");
   report(o, *r, seconds_since(start), context);
 }

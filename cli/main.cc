@@ -75,14 +75,47 @@ int parse(int argc, char** argv, Context& context) {
   }
 }
 
+// A message of an error; of a rank's process other than the first, led by which it is.
+void print_error(const Reason& why, const Context& context) {
+  const int rank = context.rank;
+  context.error(fmt::format("{}{}{}", rank > 0 ? fmt::format("[rank {}] ", rank) : "", why.text,
+                            why.kind == ErrorKind::bug ? " (this is a bug in kerf)" : ""));
+}
+
+// What standard output could not take, with that exit code; nothing is said where its reader went away.
+Verdict unwritten(Context& context) {
+  const int error = context.out.finish();
+  if (error == 0) return std::nullopt;
+  return Reason{
+      static_cast<ErrorKind>(exit_output),
+      error == EPIPE ? "" : "cannot write to standard output: " + std::generic_category().message(error)};
+}
+
+// Where ranks are processes, all of them end in the same way: each tells the others how it did.
 int run(int argc, char** argv, Context& context) {
   int code = exit_ok;
+  bool group_failed = false;
   Stopwatch time(context);
-  const Verdict failed = attempt([&] { code = parse(argc, argv, context); });
+  Verdict failed = attempt([&] {
+    try {
+      code = parse(argc, argv, context);
+    } catch (const comm::GroupFailed&) {
+      group_failed = true;
+      throw;
+    }
+  });
   time.lap("in all");
-  if (!failed) return code;
-  context.error(failed->kind == ErrorKind::bug ? failed->text + " (this is a bug in kerf)" : failed->text);
-  return static_cast<int>(failed->kind);
+  if (!context.mpi) {
+    if (failed) print_error(*failed, context);
+    return failed ? static_cast<int>(failed->kind) : code;
+  }
+  if (!failed) failed = unwritten(context);
+  failed = context.mpi->settle(failed, group_failed);
+  if (failed && !failed->text.empty()) print_error(*failed, context);
+  if (failed) code = static_cast<int>(failed->kind);
+  (void)std::fflush(stderr);
+  context.mpi->end(code);
+  return code;
 }
 
 // oneTBB starts threads from its own threads, where nobody can catch that there is no memory for another one;
@@ -123,10 +156,8 @@ int main(int argc, char** argv) {
   try {
     kerf::cli::Context context;
     const int code = kerf::cli::run(argc, argv, context);
-    if (const int error = context.out.finish(); error != 0) {
-      if (error != EPIPE)
-        context.error(
-            fmt::format("cannot write to standard output: {}", std::generic_category().message(error)));
+    if (const kerf::Verdict failed = kerf::cli::unwritten(context)) {
+      if (!failed->text.empty() && !context.mpi) context.error(failed->text);
       return code != 0 ? code : kerf::cli::exit_output;
     }
     return code;

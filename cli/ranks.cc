@@ -31,6 +31,30 @@ std::vector<std::string> instruction_sets() {
 
 std::optional<int> timeout() { return env_positive("KERF_TIMEOUT", most_timeout); }
 
+// This process as a rank of the MPI program that was started.
+void join(RankOptions& options, Context& context) {
+  if (options.device != "cpu")
+    throw Error(ErrorKind::unsupported,
+                fmt::format("--group mpi with --device {}: it moves data between hosts' memory alone",
+                            options.device));
+  comm::MpiOptions mpi;
+  if (const auto seconds = timeout()) mpi.timeout = std::chrono::seconds(*seconds);
+  context.mpi = comm::start_mpi(mpi);
+  const comm::Group& group = context.mpi->group();
+  context.rank = group.rank();
+  if (group.rank() != 0) {
+    context.speaks = false;
+    context.quiet = true;
+  }
+  if (options.ranks_given && options.ranks != group.size())
+    throw Error(ErrorKind::usage,
+                fmt::format("--ranks {}, but MPI has {} process{}: leave --ranks out, or start as many",
+                            options.ranks, group.size(), group.size() == 1 ? "" : "es"));
+  options.ranks = group.size();
+  options.ranks_given = true;
+  options.host = context.mpi->host();
+}
+
 // The names of a list of parts of one kind, after `first`.
 std::string names_of(const std::string& first, std::string_view what) {
   std::string text = first;
@@ -94,8 +118,16 @@ void add_rank_options(CLI::App& command, RankOptions& options) {
       ->transform(whole_number(1, most_threads));
 }
 
-void check_rank_options(const RankOptions& options) {
+int rank_threads(const RankOptions& options) {
+  if (options.threads > 0 || !options.host)
+    return threads_per_rank(options.threads > 0 ? options.threads : Context::threads(), options.ranks);
+  if (const auto own = env_positive("KERF_THREADS", most_threads)) return *own;
+  return threads_per_rank(available_cores(), options.host->sharers);
+}
+
+void check_rank_options(RankOptions& options, Context& context) {
   check_built(options);
+  if (options.group == "mpi") join(options, context);
   (void)backend_of(options);
   (void)timeout();
   if (options.threads == 0) (void)Context::threads();
@@ -140,16 +172,12 @@ std::string backend_of(const RankOptions& options) {
   return "cpu:" + *isa;
 }
 
-void run_ranks(const RankOptions& options, const Context& context,
+bool run_ranks(const RankOptions& options, const Context& context,
                const std::function<void(const decode::Rank&)>& body) {
-  comm::LocalOptions local;
-  if (const auto seconds = timeout()) local.timeout = std::chrono::seconds(*seconds);
-  const int threads =
-      threads_per_rank(options.threads > 0 ? options.threads : Context::threads(), options.ranks);
+  const int threads = rank_threads(options);
   const decode::GridShape shape = grid_of(options);
   const bool on_device = options.device == "cuda";
-  if (on_device) local.copier = &cuda::copier();
-  comm::run_local(options.ranks, local, [&](comm::Group& group) {
+  const auto run = [&](comm::Group& group) {
     tensor::HostMemory memory;
     decode::Meter meter(memory);
     cuda::DeviceMemory device;
@@ -159,7 +187,18 @@ void run_ranks(const RankOptions& options, const Context& context,
       grid.emplace(group, static_cast<int>(shape.ep), static_cast<int>(shape.tp));
     body(decode::Rank{group, meter, Workers(threads), context.log, grid ? &*grid : nullptr, nullptr,
                       on_device ? &device_meter : nullptr});
-  });
+  };
+  if (context.mpi) {
+    comm::Group& group = context.mpi->group();
+    run(group);
+    group.barrier("the end of all ranks' work");  // nobody reports what another rank failed at
+    return group.rank() == 0;
+  }
+  comm::LocalOptions local;
+  if (const auto seconds = timeout()) local.timeout = std::chrono::seconds(*seconds);
+  if (on_device) local.copier = &cuda::copier();
+  comm::run_local(options.ranks, local, run);
+  return true;
 }
 
 }  // namespace kerf::cli

@@ -24,6 +24,7 @@ struct RankOptions {
   int threads = 0;      // of all ranks together, 0: Context::threads()
   std::optional<std::int64_t> ep, tp;
   layout::Fit fit;
+  std::optional<comm::MpiHost> host;  // of one process a rank: who else is on this host
 };
 
 void add_rank_options(CLI::App& command, RankOptions& options);
@@ -34,8 +35,12 @@ void add_op_options(CLI::App& command, RankOptions& options);
 void add_grid_options(CLI::App& command, RankOptions& options);
 
 // Before any work: what this program lacks (unsupported for a group, device for a device), and what the
-// environment says wrong (usage).
-void check_rank_options(const RankOptions& options);
+// environment says wrong (usage). With --group mpi this process becomes a rank: context.mpi; ranks are as
+// many as there are processes (usage: --ranks says something else), and all but rank 0 fall silent.
+void check_rank_options(RankOptions& options, Context& context);
+
+// Worker threads of one rank.
+int rank_threads(const RankOptions& options);
 
 // Of a start from an export, what was not given follows from it: ranks, grid, and what was done about the
 // width.
@@ -47,9 +52,10 @@ decode::GridShape grid_of(const RankOptions& options);
 op::Input input_of(const RankOptions& options);
 std::string backend_of(const RankOptions& options);
 
-// Calls body once a rank, each with memory and workers of its own, and with the grid where it has several
-// rows of several ranks; rethrows what the ranks agreed on.
-void run_ranks(const RankOptions& options, const Context& context,
-               const std::function<void(const decode::Rank&)>& body);
+// Calls body once a rank of this process, each with memory and workers of its own, and with the grid where it
+// has several rows of several ranks; rethrows what the ranks agreed on. Returns when all ranks are through,
+// of all processes. Whether rank 0 is in this process, which reports.
+[[nodiscard]] bool run_ranks(const RankOptions& options, const Context& context,
+                             const std::function<void(const decode::Rank&)>& body);
 
 }  // namespace kerf::cli

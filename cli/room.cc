@@ -18,22 +18,21 @@ std::int64_t block_bytes(const checkpoint::Checkpoint& from, std::int64_t index)
 void require_room(const checkpoint::Checkpoint& from, const RankOptions& options, const Load& load) {
   const checkpoint::ModelConfig& config = from.config();
   const decode::GridShape grid = load.expert_tp ? grid_of(options) : decode::GridShape{options.ranks, 1};
-  decode::MemoryRequest r{
-      .experts = config.experts,
-      .hidden = config.hidden,
-      .intermediate = config.intermediate,
-      .top_k = config.top_k,
-      .ranks = options.ranks,
-      .rows = grid.ep,
-      .tp = grid.tp,
-      .fit = options.fit,
-      .tokens = load.tokens,
-      .input = input_of(options),
-      .backend = backend_of(options),
-      .workers = threads_per_rank(options.threads > 0 ? options.threads : Context::threads(), options.ranks),
-      .tail = {.kind = load.exact ? tail::Kind::exact : tail::Kind::fast},
-      .exported_slices = decode::holds_slices(from),
-      .norm = config.post_norm.has_value()};
+  decode::MemoryRequest r{.experts = config.experts,
+                          .hidden = config.hidden,
+                          .intermediate = config.intermediate,
+                          .top_k = config.top_k,
+                          .ranks = options.ranks,
+                          .rows = grid.ep,
+                          .tp = grid.tp,
+                          .fit = options.fit,
+                          .tokens = load.tokens,
+                          .input = input_of(options),
+                          .backend = backend_of(options),
+                          .workers = rank_threads(options),
+                          .tail = {.kind = load.exact ? tail::Kind::exact : tail::Kind::fast},
+                          .exported_slices = decode::holds_slices(from),
+                          .norm = config.post_norm.has_value()};
   for (const std::int64_t index : load.layers) {
     (from.layer(index).kind() == checkpoint::ExpertKind::bf16 ? r.bf16_layers : r.nvfp4_layers)++;
     if (load.block) r.block += block_bytes(from, index);
@@ -46,7 +45,14 @@ void require_room(const checkpoint::Checkpoint& from, const RankOptions& options
   if (there == 0) return;  // it does not say
   std::optional<decode::Room> device;
   if (options.device == "cuda") device = decode::Room{cuda::facts().free, "the device"};
-  require(decode::no_room(r, {there, "this machine, within its cgroup's limit,"}, device));
+  decode::Room room{there, "this machine, within its cgroup's limit,"};
+  // Of one process a rank, other hosts have room of their own.
+  if (options.host && options.host->ranks < options.ranks) {
+    room.bytes = there / options.host->ranks * options.ranks;
+    room.what = fmt::format("room as this machine's for {} of {} ranks, within its cgroup's limit,",
+                            options.host->ranks, options.ranks);
+  }
+  require(decode::no_room(r, room, device));
 }
 
 }  // namespace kerf::cli

@@ -86,7 +86,7 @@ void check_output(const Options& o, const checkpoint::Checkpoint& from) {
 
 void run(const Options& given, Context& context) {
   Options o = given;
-  check_rank_options(o.ranks);
+  check_rank_options(o.ranks, context);
   (void)checkpoint::check_writable(o.out);
   Stopwatch time(context);
   const auto from = checkpoint::Checkpoint::open(o.checkpoint);
@@ -120,11 +120,12 @@ void run(const Options& given, Context& context) {
                 .expert_tp = o.mode == "tp",
                 .exact = o.tail == "exact"});
   std::optional<decode::LayerResult> result;
-  run_ranks(o.ranks, context, [&](const decode::Rank& rank) {
+  const bool reports = run_ranks(o.ranks, context, [&](const decode::Rank& rank) {
     decode::LayerResult mine = decode::run_layer(from, options, inputs, rank);
     if (rank.group.rank() == 0) result = std::move(mine);
   });
   time.lap("running the layer");
+  if (!reports) return;
   if (const std::string text = decode::not_finite_text(result->y, result->hidden); !text.empty())
     context.log.warning(fmt::format("layer {}: {}", o.layer, text));
   checkpoint::write_safetensors(o.out, tensors_of(*result));

@@ -132,8 +132,8 @@ RankOptions alone_on(const RankOptions& grid) {
 }
 
 void run(const Options& o, Context& context) {
-  const RankOptions alone = alone_on(o.op);
-  if (alone.device != "cpu") check_rank_options(alone);
+  RankOptions alone = alone_on(o.op);
+  if (alone.device != "cpu") check_rank_options(alone, context);
   tools::TuneRequest request = request_of(o, sizes_of(o));
   check_out(o);
   const Workers workers(o.threads > 0 ? o.threads : Context::threads());
@@ -146,8 +146,8 @@ void run(const Options& o, Context& context) {
     if (o.op.device == "cpu") {
       measured = tools::tune(request, memory, workers);
     } else {
-      run_ranks(alone, context,
-                [&](const decode::Rank& rank) { measured = tools::device_tune(request, rank); });
+      (void)run_ranks(alone, context,
+                      [&](const decode::Rank& rank) { measured = tools::device_tune(request, rank); });
     }
   }
   const tools::TuneResult& result = *measured;

@@ -25,6 +25,7 @@
 #include "kerf/comm/grid.h"
 #include "kerf/comm/group.h"
 #include "kerf/comm/local.h"
+#include "kerf/comm/mpi.h"
 #include "kerf/cuda/copier.h"
 #include "kerf/cuda/device.h"
 #include "kerf/cuda/library.h"

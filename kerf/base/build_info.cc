@@ -19,7 +19,7 @@ std::span<const BuildOption> build_options() {
       {"KERF_WERROR", "treat warnings as errors", KERF_OPTION_WERROR},
       {"KERF_SANITIZE", "sanitizers: empty, address (with undefined) or thread", KERF_OPTION_SANITIZE},
       {"KERF_CUDA", "NVIDIA devices (Hopper)", KERF_OPTION_CUDA},
-      {"KERF_MPI", "ranks as MPI processes (kept for a later version)", KERF_OPTION_MPI},
+      {"KERF_MPI", "ranks as MPI processes, on one host or several", KERF_OPTION_MPI},
       {"KERF_NCCL", "device groups over NCCL (kept for a later version)", KERF_OPTION_NCCL},
   }};
   return table;

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "kerf/base/format.h"
+#include "kerf/comm/mpi.h"
 #include "kerf/cuda/library.h"
 
 namespace kerf::deploy {
@@ -17,11 +18,7 @@ std::string_view always(std::string_view what) { return what == "group" ? "local
 std::vector<Part> optional_parts() {
   return {
       {"cuda", "device", cuda::built(), cuda::library},
-      {"mpi", "group", false,
-       []() -> Verdict {
-         return Reason{ErrorKind::unsupported,
-                       "not built: configure with -DKERF_MPI=ON (this version has no MPI group yet)"};
-       }},
+      {"mpi", "group", !comm::mpi_absent(), comm::mpi_absent},
       {"nccl", "group", false,
        []() -> Verdict {
          return Reason{ErrorKind::unsupported,

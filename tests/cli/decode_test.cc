@@ -277,7 +277,6 @@ TEST(DecodeCommand, RefusesInWords) {
       {{model(), "--ranks", "2", "--mode", "ep", "--tp", "2"}, 2, {"--mode ep cuts nothing, but --tp is 2"}},
       {{model(), "--layers", "9223372036854775807"}, 2, {"9223372036854775807"}},
       {{model(), "--batch", "9223372036854775800-9223372036854775807"}, 2, {"9223372036854775800 tokens"}},
-      {{model(), "--group", "mpi"}, 4, {"not built: configure with -DKERF_MPI=ON"}},
       {{model(), "--group", "nccl"}, 4, {"not built: configure with -DKERF_NCCL=ON"}},
       {{model(), "--device", "cpu", "--backend", "cuda"}, 2, {"--device cpu with --backend cuda"}},
       {{model(), "--device", "cuda", "--backend", "cpu"}, why_no_gpu().empty() ? 2 : 8, {"--device cuda"}},

@@ -131,8 +131,11 @@ TEST(Program, EnvListsEverythingThereIs) {
                           "groups", "absent", "variables", "options"})
     EXPECT_TRUE(json.contains(key)) << key;
   EXPECT_EQ(json["backends"].get<std::vector<std::string>>(), op::backend_names());
-  for (const char* part : {"mpi", "nccl"})
-    EXPECT_TRUE(contains(json["absent"][part].get<std::string>(), "not built: configure with -DKERF_"));
+  EXPECT_TRUE(contains(json["absent"]["nccl"].get<std::string>(), "not built: configure with -DKERF_"));
+  const bool mpi = !comm::mpi_absent();
+  EXPECT_EQ(json["absent"].contains("mpi"), !mpi);
+  EXPECT_EQ(json["options"]["KERF_MPI"]["value"] == "ON", mpi);
+  EXPECT_EQ(json["groups"].size(), mpi ? 2U : 1U);
   EXPECT_EQ(json["absent"].contains("cuda") ? json["absent"]["cuda"].get<std::string>() : "", why_no_gpu());
   EXPECT_EQ(json["variables"].size(), env_table.size());
   EXPECT_EQ(json["variables"]["KERF_THREADS"]["value"], "3");

@@ -86,7 +86,7 @@ TEST(Checks, EveryReasonOfEveryCheck) {
   c.layers[1].kv_cache->dtype = "fp8";
   if (why_no_gpu().empty()) GTEST_SKIP() << "there is a GPU";
   c.run->device = "cuda";
-  c.run->group = "mpi";
+  c.run->group = "nccl";
   c.run->ranks = 5;
   c.run->tp = 5;
   const deploy::Reasons reasons = deploy::unsupported(c, large);
@@ -100,7 +100,7 @@ TEST(Checks, EveryReasonOfEveryCheck) {
       "kv-insert: layers.0: the cache holds NVFP4",
       "kv-insert: layers.1: the cache's dtype is 'fp8'",
       "parts: device cuda: " + why_no_gpu(),
-      "parts: group mpi: not built",
+      "parts: group nccl: not built",
       "placement: 48 experts over 5 ranks",
       "placement: experts of hidden 256 x intermediate 3072 cannot be cut 5 ways",
   };
