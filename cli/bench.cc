@@ -191,6 +191,7 @@ void run_on_device(const Options& o, Context& context) {
 
 void run(const Options& given, Context& context) {
   Options o = given;
+  refuse_copies("kerf bench");
   check_rank_options(o.ranks, context);
   if (o.busiest_rank && o.ranks.device == "cpu")
     throw Error(ErrorKind::usage, "--busiest-rank times each rank's share alone on a device: --device cuda");
@@ -254,6 +255,7 @@ void add_bench(CLI::App& app, Context& context) {
   command->add_option("--ranks", o->ranks.ranks, "Ranks, threads of this process")
       ->capture_default_str()
       ->transform(whole_number(1, most_ranks));
+  add_one_process_group(*command, "ranks are measured beside reads of the same memory, as threads (--ranks)");
   command->add_option("--mode", o->mode, "ep, tp or both (EP, and expert TP where there is anything to cut)")
       ->capture_default_str()
       ->check(CLI::IsMember({"ep", "tp", "both"}));

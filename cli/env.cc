@@ -22,6 +22,21 @@ Json report() {
   Json options = Json::object();
   for (const BuildOption& o : build_options())
     options[std::string(o.name)] = {{"value", o.value}, {"meaning", o.meaning}};
+  // A launch that does not fit is shown, not refused: this is where one looks for the reason.
+  Json launch = {{"launcher", Json()}};
+  const Verdict odd = attempt([&] {
+    const Launch l = find_launch(launch_environment());
+    if (l.launcher.empty()) return;
+    const auto or_null = [](const std::optional<int>& n) { return n ? Json(*n) : Json(); };
+    launch = {{"launcher", l.launcher},
+              {"rank", l.rank},
+              {"size", l.size},
+              {"local_rank", or_null(l.local_rank)},
+              {"local_size", or_null(l.local_size)},
+              {"started", l.started},
+              {"variables", l.variables}};
+  });
+  if (odd) launch["refused"] = odd->text;
   return {{"version", version()},
           {"compiler", compiler()},
           {"build_type", build_type()},
@@ -30,15 +45,32 @@ Json report() {
           {"package", op::backend("cpu").package()},
           {"device", op::backend("cpu").device()},
           {"groups", std::move(groups)},
+          {"mpi", comm::mpi_library()},
+          {"launch", std::move(launch)},
           {"absent", std::move(absent)},
           {"variables", std::move(variables)},
           {"options", std::move(options)}};
 }
 
-std::string joined(const Json& names) {
+std::string joined_with(const Json& names, const std::string& between) {
   std::string text;
-  for (const auto& name : names) text += (text.empty() ? "" : ", ") + name.get<std::string>();
+  for (const auto& name : names) text += (text.empty() ? "" : between) + name.get<std::string>();
   return text;
+}
+
+std::string joined(const Json& names) { return joined_with(names, ", "); }
+
+std::string launch_text(const Json& l) {
+  if (l.contains("refused")) return "refused: " + l["refused"].get<std::string>();
+  if (l["launcher"].is_null()) return "no launcher's variables: one process";
+  std::string text = fmt::format("{}: rank {} of {}", l["launcher"].get<std::string>(), l["rank"].get<int>(),
+                                 l["size"].get<int>());
+  if (!l["local_rank"].is_null()) {
+    text += fmt::format(", local rank {}", l["local_rank"].get<int>());
+    if (!l["local_size"].is_null()) text += fmt::format(" of {}", l["local_size"].get<int>());
+  }
+  return text + fmt::format(" ({}{})", joined_with(l["variables"], " "),
+                            l["started"].get<bool>() ? "" : "; an allocation, which started no ranks");
 }
 
 void print(const Json& r, Output& out) {
@@ -49,6 +81,8 @@ void print(const Json& r, Output& out) {
   out.line("package    {} (kernels of backend cpu)", r["package"].get<std::string>());
   out.line("device     {}", r["device"].get<std::string>());
   out.line("groups     {}", joined(r["groups"]));
+  if (const auto mpi = r["mpi"].get<std::string>(); !mpi.empty()) out.line("mpi        {}", mpi);
+  out.line("launch     {}", launch_text(r["launch"]));
   for (const auto& [name, why] : r["absent"].items()) out.line("{:<10} {}", name, why.get<std::string>());
   out.line("");
   out.line("environment");

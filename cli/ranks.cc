@@ -42,6 +42,16 @@ void join(RankOptions& options, Context& context) {
   context.mpi = comm::start_mpi(mpi);
   const comm::Group& group = context.mpi->group();
   context.rank = group.rank();
+  // Where a launcher counts otherwise, it has not started what MPI knows.
+  const Launch launch = find_launch(launch_environment());
+  if (launch.started && (launch.size != group.size() || launch.rank != group.rank()))
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("MPI says rank {} of {}, {} says rank {} of {} ({}): start kerf with the mpirun of "
+                    "the MPI library that it was built with{}",
+                    group.rank(), group.size(), launch.launcher, launch.rank, launch.size,
+                    fmt::join(launch.variables, " "),
+                    launch.launcher == "Slurm" ? ", or srun --mpi=pmix" : ""));
   if (group.rank() != 0) {
     context.speaks = false;
     context.quiet = true;
@@ -90,6 +100,16 @@ void add_grid_options(CLI::App& command, RankOptions& options) {
                    "Add zeros to I, up to the next width that fits the layout and tp");
 }
 
+void add_one_process_group(CLI::App& command, const std::string& why) {
+  command.add_option_function<std::string>(
+      "--group",
+      [why](const std::string& group) {
+        if (group != "local")
+          throw Error(ErrorKind::unsupported, fmt::format("--group {}: here it is local: {}", group, why));
+      },
+      "local: " + why);
+}
+
 void add_device_option(CLI::App& command, RankOptions& options) {
   command.add_option("--device", options.device, "Where experts are: " + names_of("cpu", "device"))
       ->capture_default_str()
@@ -118,6 +138,18 @@ void add_rank_options(CLI::App& command, RankOptions& options) {
       ->transform(whole_number(1, most_threads));
 }
 
+void refuse_copies(std::string_view what) {
+  const Launch launch = find_launch(launch_environment());
+  if (!launch.started || launch.size == 1) return;
+  throw Error(
+      ErrorKind::usage,
+      fmt::format(
+          "{} has all ranks in one process, and {} started {} ({}), each of which would do all "
+          "of the work: {}, or start one process",
+          what, launch.launcher, launch.size, fmt::join(launch.variables, " "),
+          what.starts_with("--group") ? "--group mpi makes each of them a rank" : "run it by itself"));
+}
+
 int rank_threads(const RankOptions& options) {
   if (options.threads > 0 || !options.host)
     return threads_per_rank(options.threads > 0 ? options.threads : Context::threads(), options.ranks);
@@ -127,7 +159,10 @@ int rank_threads(const RankOptions& options) {
 
 void check_rank_options(RankOptions& options, Context& context) {
   check_built(options);
-  if (options.group == "mpi") join(options, context);
+  if (options.group == "mpi")
+    join(options, context);
+  else
+    refuse_copies("--group " + options.group);
   (void)backend_of(options);
   (void)timeout();
   if (options.threads == 0) (void)Context::threads();

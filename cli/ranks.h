@@ -28,6 +28,8 @@ struct RankOptions {
 };
 
 void add_rank_options(CLI::App& command, RankOptions& options);
+// --group for a command that knows the local one alone; `why`, for whoever asks for another.
+void add_one_process_group(CLI::App& command, const std::string& why);
 void add_device_option(CLI::App& command, RankOptions& options);
 // Of them, those that a plan has too: --act and --backend, how the op runs; --ep and --tp, the grid; --uneven
 // and --pad, what may be done about a width.
@@ -38,6 +40,10 @@ void add_grid_options(CLI::App& command, RankOptions& options);
 // environment says wrong (usage). With --group mpi this process becomes a rank: context.mpi; ranks are as
 // many as there are processes (usage: --ranks says something else), and all but rank 0 fall silent.
 void check_rank_options(RankOptions& options, Context& context);
+
+// Error{usage} where a launcher started this command as one of several processes: each would do all of the
+// work. `what`: the command, or option, that knows one process alone.
+void refuse_copies(std::string_view what);
 
 // Worker threads of one rank.
 int rank_threads(const RankOptions& options);

@@ -132,6 +132,7 @@ RankOptions alone_on(const RankOptions& grid) {
 }
 
 void run(const Options& o, Context& context) {
+  refuse_copies("kerf tune");
   RankOptions alone = alone_on(o.op);
   if (alone.device != "cpu") check_rank_options(alone, context);
   tools::TuneRequest request = request_of(o, sizes_of(o));
@@ -223,6 +224,7 @@ void add_tune(CLI::App& app, Context& context) {
       ->add_option("--out", o->out,
                    "File of lists to write; those for other packages, devices and sizes in it stay")
       ->check(not_empty());
+  add_one_process_group(*command, "one rank is measured, by itself");
   add_device_option(*command, o->op);
   add_op_options(*command, o->op);
   command->callback([o, &context] { run(*o, context); });

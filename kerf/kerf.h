@@ -7,6 +7,7 @@
 #include "kerf/base/calls.h"
 #include "kerf/base/env.h"
 #include "kerf/base/error.h"
+#include "kerf/base/launch.h"
 #include "kerf/base/log.h"
 #include "kerf/base/machine.h"
 #include "kerf/base/threads.h"

@@ -13,6 +13,7 @@
 
 #include "kerf/base/build_info.h"
 #include "kerf/base/env.h"
+#include "kerf/comm/mpi.h"
 #include "kerf/op/op.h"
 #include "tests/cli/program.h"
 #include "tests/support/gpu.h"

@@ -1,0 +1,48 @@
+// Who started this process, and as which of how many: read from the variables that launchers set, by one
+// table. A pure function of an environment; nothing here reads the process's own but launch_environment().
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kerf {
+
+// The variables that one launcher sets. Empty names: it has none of that kind.
+struct Launcher {
+  std::string_view name;
+  std::string_view rank, size, local_rank, local_size;
+  // What else it sets, shown only.
+  std::string_view host, port;
+  // Where only this says that processes were started, since the others are set without that too.
+  std::string_view started;
+};
+
+// In the order of precedence: of a launcher inside another's allocation the inner one counts.
+std::span<const Launcher> launchers();
+
+using Environment = std::map<std::string, std::string, std::less<>>;
+
+struct Launch {
+  std::string launcher;  // of the table; empty: none is found
+  int rank = 0;
+  int size = 1;
+  std::optional<int> local_rank, local_size;
+  std::string host, port;              // of a rendezvous, as they stand
+  bool started = false;                // the launcher has started this process as one of `size`
+  std::vector<std::string> variables;  // NAME=VALUE of all that were looked at and are set, in table order
+};
+
+// The first launcher of the table that has set anything that says this process's rank. Error{usage} that
+// names variable and value for half a set (a rank without a number of ranks, or the other way round where one
+// launcher alone sets it), for what is no whole number, and for a rank that is not below its number.
+Launch find_launch(const Environment& environment);
+
+// The variables of the table that this process has.
+Environment launch_environment();
+
+}  // namespace kerf
