@@ -31,7 +31,9 @@ TEST(MpiDatatype, ContiguousBytesOfAnyNumber) {
         (std::int64_t{1} << 40) + 12'345}) {
     const Datatype type = Datatype::contiguous(bytes);
     EXPECT_EQ(bytes_of(type), bytes);
-    if (bytes > 1 && type.count() == 1) EXPECT_EQ(end_of(type), bytes);
+    if (bytes > 1 && type.count() == 1) {
+      EXPECT_EQ(end_of(type), bytes);
+    }
   }
 }
 

@@ -1,0 +1,172 @@
+// kerf as an MPI program: what rank 0 reports is what the local group reports, and when one process fails all
+// end with its reason. Where processes are to differ, mpirun starts one of them with other arguments.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "kerf/comm/mpi.h"
+#include "tests/cli/program.h"
+
+namespace kerf::test {
+namespace {
+
+using Words = std::vector<std::string>;
+
+Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// `ranks` of one program, then one of another where that has arguments.
+Ran run_mpi(int ranks, const Words& arguments, const Words& odd = {}, Words environment = {}) {
+  environment = environment + Words{"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                                    "OMPI_MCA_rmaps_base_oversubscribe=1"};
+  Words all = {"-np", std::to_string(ranks), KERF_PROGRAM};
+  all = all + arguments;
+  if (!odd.empty()) all = all + Words{":", "-np", "1"} + odd;
+  return run_executable(KERF_MPIRUN, all, environment);
+}
+
+class MpiProgram : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const Verdict why = comm::mpi_absent()) GTEST_SKIP() << why->text;
+    if (!std::filesystem::exists(KERF_MPIRUN)) GTEST_SKIP() << "there is no mpirun";
+    model_ = (dir_.path() / "c").string();
+    ASSERT_EQ(run_program({"synth", model_, "--model", "muse-spark", "--experts", "8", "--hidden", "256",
+                           "--intermediate", "2048", "--layers", "3", "--top-k", "2", "--bf16-layers", "1",
+                           "--seed", "5"})
+                  .code,
+              0);
+  }
+
+  std::vector<std::string> digests(const Ran& ran) {
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    std::vector<std::string> out;
+    if (ran.code != 0) return out;
+    for (const auto& step : json_of(ran)["steps"])
+      out.push_back(step["mode"].get<std::string>() + " " + step["tail"].get<std::string>() + " " +
+                    std::to_string(step["batch"].get<int>()) + " " +
+                    step["output_sha256"].get<std::string>());
+    return out;
+  }
+
+  TempDir dir_;
+  std::string model_;
+};
+
+TEST_F(MpiProgram, DecodesToTheLocalGroupsBits) {
+  struct Case {
+    int ranks;
+    Words more;
+    std::size_t steps;
+  };
+  for (const auto& [ranks, more, steps] : std::vector<Case>{
+           {2, {"--tail", "both", "--batch", "1,5"}, 8},
+           {4, {"--tail", "both", "--batch", "1,40"}, 8},
+           {4, {"--ep", "2", "--tp", "2", "--tail", "both", "--batch", "3"}, 4},
+           {4, {"--act", "bf16", "--batch", "7"}, 2},
+           {8, {"--mode", "ep", "--tail", "both", "--batch", "2"}, 2},
+       }) {
+    const Words common = Words{"decode", model_, "--seconds", "0", "--json", "--quiet"} + more;
+    const auto local = digests(run_program(common + Words{"--ranks", std::to_string(ranks)}));
+    const Ran ran = run_mpi(ranks, common + Words{"--group", "mpi"});
+    EXPECT_EQ(digests(ran), local);
+    EXPECT_EQ(local.size(), steps);
+    if (ran.code == 0) {
+      EXPECT_EQ(json_of(ran)["group"], "mpi");
+    }
+  }
+}
+
+TEST_F(MpiProgram, ExportsAndStartsFromExportsLikeTheLocalGroup) {
+  const std::string a = (dir_.path() / "a").string();
+  const std::string b = (dir_.path() / "b").string();
+  ASSERT_EQ(run_program({"export", model_, a, "--ranks", "4", "--expert-tp"}).code, 0);
+  const Ran made = run_mpi(4, {"export", model_, b, "--expert-tp", "--group", "mpi", "--json", "--quiet"});
+  ASSERT_EQ(made.code, 0) << made.err;
+  EXPECT_EQ(json_of(made)["ranks"], 4);
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(a)) {
+    EXPECT_EQ(read_text(entry.path()), read_text(std::filesystem::path(b) / entry.path().filename()));
+    ++files;
+  }
+  EXPECT_GE(files, 4);
+  const Words decode = {"decode", b, "--seconds", "0", "--json", "--quiet"};
+  EXPECT_EQ(digests(run_mpi(4, decode + Words{"--group", "mpi"})), digests(run_program(decode)));
+}
+
+TEST_F(MpiProgram, WhatOneProcessFailsAtAllEndWith) {
+  const Words decode = {"decode", model_, "--group", "mpi", "--seconds", "0", "--quiet"};
+  const auto begin = std::chrono::steady_clock::now();
+  // A rank that finds nothing to open: the others are already waiting for it.
+  const Ran lost = run_mpi(3, decode, {KERF_PROGRAM, "decode", model_ + "/nowhere", "--group", "mpi"});
+  EXPECT_EQ(lost.code, 3) << lost.err;
+  EXPECT_EQ(lost.out, "");
+  EXPECT_TRUE(contains(lost.err, "[rank 3] "));
+  for (const char* rank : {"error: rank 3: ", "[rank 1] rank 3: ", "[rank 2] rank 3: "})
+    EXPECT_TRUE(contains(lost.err, rank));
+  EXPECT_TRUE(contains(lost.err, "nowhere"));
+  // One that goes without a word: the launcher tells, and ends the others.
+  const Ran gone = run_mpi(3, decode, {"/bin/sh", "-c", "kill -9 $$"});
+  EXPECT_NE(gone.code, 0);
+  EXPECT_EQ(gone.out, "");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds{30});
+}
+
+TEST_F(MpiProgram, ALateRankIsNamedWithWhatWasAwaited) {
+  // Rank 2 opens its checkpoint through a pipe that nobody writes to: it never comes to the first exchange.
+  const std::string stuck = (dir_.path() / "stuck").string();
+  std::filesystem::create_directory(stuck);
+  ASSERT_EQ(run_executable("/usr/bin/mkfifo", {stuck + "/config.json"}).code, 0);
+  const Words decode = {"decode", model_, "--group", "mpi", "--seconds", "0", "--quiet"};
+  const auto begin = std::chrono::steady_clock::now();
+  const Ran ran = run_mpi(2, decode,
+                          {"/bin/sh", "-c",
+                           "exec 3<>" + stuck + "/config.json; exec " + std::string(KERF_PROGRAM) +
+                               " decode " + stuck + " --group mpi"},
+                          {"KERF_TIMEOUT=2"});
+  EXPECT_NE(ran.code, 0);
+  if (contains(ran.err, "config.json")) GTEST_SKIP() << "a pipe is refused, not read: " << ran.err;
+  EXPECT_TRUE(contains(ran.err, "rank 2 did not reach '"));
+  EXPECT_TRUE(contains(ran.err, "within 2 s"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds{15});
+}
+
+TEST_F(MpiProgram, CopiesOfOneProcessAreRefused) {
+  const Words decode = {"decode", model_, "--seconds", "0"};
+  const Ran ran = run_mpi(2, decode);
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_TRUE(contains(ran.err, "OMPI_COMM_WORLD_SIZE=2"));
+  EXPECT_TRUE(contains(ran.err, "--group mpi"));
+  EXPECT_EQ(
+      run_mpi(2, {"bench", "--experts", "8", "--hidden", "256", "--intermediate", "128", "--top-k", "2"})
+          .code,
+      2);
+  const Ran other = run_mpi(2, decode + Words{"--group", "mpi", "--ranks", "3"});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_TRUE(contains(other.err, "--ranks 3, but MPI has 2 processes"));
+  expect_refusal(run_program(decode + Words{"--group", "mpi"}, {"RANK=1", "WORLD_SIZE=4"}), 2,
+                 {"torchrun says rank 1 of 4", "WORLD_SIZE=4", "mpirun"});
+}
+
+TEST(LauncherVariables, EnvShowsWhatWasFoundAndWhy) {
+  const Ran found = run_program({"env", "--json"}, {"RANK=2", "WORLD_SIZE=4", "LOCAL_RANK=0"});
+  ASSERT_EQ(found.code, 0);
+  const auto launch = json_of(found)["launch"];
+  EXPECT_EQ(launch["launcher"], "torchrun");
+  EXPECT_EQ(launch["rank"], 2);
+  EXPECT_EQ(launch["size"], 4);
+  EXPECT_EQ(launch["local_rank"], 0);
+  EXPECT_EQ(launch["variables"], (std::vector<std::string>{"RANK=2", "WORLD_SIZE=4", "LOCAL_RANK=0"}));
+  const Ran odd = run_program({"env"}, {"RANK=4", "WORLD_SIZE=4"});
+  EXPECT_EQ(odd.code, 0);
+  EXPECT_TRUE(contains(odd.out, "RANK is '4' and WORLD_SIZE is '4'"));
+  expect_refusal(run_program({"decode", "nowhere"}, {"RANK=1"}), 2, {"RANK is '1'", "WORLD_SIZE is not set"});
+}
+
+}  // namespace
+}  // namespace kerf::test
