@@ -62,8 +62,13 @@ TEST(FpMode, RowsOfALayerAreTheSameWhereTheRanksFlush) {
   for (std::int64_t e = 0; e < Onehot::experts; ++e)
     for (const char* m : {"gate_proj", "up_proj"}) {
       onehot.set_f32(onehot.name(e, std::string(m) + ".input_scale"), 0x1p-126F);
-      onehot.set_f32(onehot.name(e, std::string(m) + ".weight_scale_2"), 0x1p126F);
+      onehot.set_f32(onehot.name(e, std::string(m) + ".weight_scale_2"), 0x1p116F);
     }
+  // What is left of 2^-126 x 2^116, squared by the gate, is given back by the down projection.
+  for (std::int64_t e = 0; e < Onehot::experts; ++e) {
+    onehot.set_f32(onehot.name(e, "down_proj.input_scale"), 216 * 0x1p-21F);
+    onehot.set_f32(onehot.name(e, "down_proj.weight_scale_2"), 0x1p21F);
+  }
   onehot.write(dir.path());
   const checkpoint::Checkpoint from = checkpoint::Checkpoint::open(dir.path());
   decode::LayerInputs in = onehot_tokens({0, 1, 3, 2}, {0.5F, 0.5F, 1, 0.25F});
