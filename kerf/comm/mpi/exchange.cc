@@ -75,13 +75,26 @@ void Exchange::fail_message(std::span<const int> done) {
   }
 }
 
-void Exchange::give_up() {
-  for (std::size_t i = 0; i < requests_.size(); ++i) {
-    if (requests_[i] == MPI_REQUEST_NULL) continue;
-    process_.stray();
-    if (about_[i].receives) (void)MPI_Cancel(&requests_[i]);
-    (void)MPI_Request_free(&requests_[i]);
+// What can't be called back is through soon, or never: peers give up too. `moving`: what is sent is the
+// caller's, who may free it; what else is sent is the group's, which keeps it.
+void Exchange::give_up(bool moving) {
+  process_.stray();
+  for (std::size_t i = 0; i < requests_.size(); ++i)
+    if (about_[i].receives && requests_[i] != MPI_REQUEST_NULL) (void)MPI_Cancel(&requests_[i]);
+  constexpr std::chrono::seconds longest{1};
+  const auto deadline = Clock::now() + longest;
+  Pause pause;
+  for (bool open = true; open && Clock::now() < deadline; pause.once()) {
+    open = false;
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
+      if (requests_[i] == MPI_REQUEST_NULL || (!moving && !about_[i].receives)) continue;
+      int done = 0;
+      (void)MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE);
+      open = open || done == 0;
+    }
   }
+  for (MPI_Request& request : requests_)
+    if (request != MPI_REQUEST_NULL) (void)MPI_Request_free(&request);
   requests_.clear();
   about_.clear();
 }
@@ -104,7 +117,7 @@ Exchange::Ended Exchange::finish(bool moving) {
     }
     if (pause.seldom()) {
       if (somebody_left()) {
-        give_up();
+        give_up(moving);
         return Ended::left;
       }
       if (Clock::now() > deadline) {
@@ -112,7 +125,7 @@ Exchange::Ended Exchange::finish(bool moving) {
           if (requests_[i] != MPI_REQUEST_NULL && std::ranges::count(missing_, about_[i].peer) == 0)
             missing_.push_back(about_[i].peer);
         std::ranges::sort(missing_);
-        give_up();
+        give_up(moving);
         return Ended::late;
       }
     }

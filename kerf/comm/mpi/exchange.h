@@ -49,7 +49,7 @@ class Exchange {
   MPI_Request* open(int peer, bool receives);
   void note(std::span<const int> done);
   [[nodiscard]] bool somebody_left();
-  void give_up();
+  void give_up(bool moving);
   void fail_message(std::span<const int> done);
 };
 

@@ -35,8 +35,7 @@ class MpiGroup final : public Group {
         rank_(static_cast<int>(std::ranges::find(members_, process.rank()) - members_.begin())),
         post_tag_(2 * number),
         exchange_(process, members_),
-        message_(internal::wire_bytes(members_.size())),
-        messages_(members_.size() * message_.size()),
+        memory_(std::make_unique<Memory>(internal::wire_bytes(members_.size()), members_.size())),
         lists_(members_.size()),
         posts_(members_.size()),
         data_(members_.size()),
@@ -44,6 +43,15 @@ class MpiGroup final : public Group {
     if (post_tag_ >= process.most_tag())
       fail(ErrorKind::unsupported, "MPI: no tag for group {}; they end at {}", number, process.most_tag());
   }
+
+  // After a fault messages may be under way from and to it, and MPI goes on until the process ends.
+  ~MpiGroup() override {
+    if (process_.astray()) (void)memory_.release();
+  }
+  MpiGroup(const MpiGroup&) = delete;
+  MpiGroup& operator=(const MpiGroup&) = delete;
+  MpiGroup(MpiGroup&&) = delete;
+  MpiGroup& operator=(MpiGroup&&) = delete;
 
   [[nodiscard]] std::string_view name() const override { return "mpi"; }
   [[nodiscard]] int rank() const override { return rank_; }
@@ -157,6 +165,13 @@ class MpiGroup final : public Group {
   struct Part {
     std::size_t first, size;
   };
+  // What MPI is given of the group's own.
+  struct Memory {
+    Memory(std::size_t bytes, std::size_t ranks) : message(bytes), messages(ranks * bytes) {}
+    std::vector<std::byte> message;   // this rank's post
+    std::vector<std::byte> messages;  // the others', wire_bytes() each
+    std::vector<std::uint16_t> held;  // what the terms of a sum lead to
+  };
   [[nodiscard]] Part part_of(std::size_t count, int rank) const {
     const std::size_t ranks = members_.size();
     const auto r = static_cast<std::size_t>(rank);
@@ -179,20 +194,20 @@ class MpiGroup final : public Group {
   // Every rank's post is here and all are one collective; or throws.
   void meet(const Post& post) {
     if (fault_) throw_fault(post.what);
-    const std::size_t most = message_.size();
-    const auto own = static_cast<std::int64_t>(internal::write_post(post, message_));
+    const std::size_t most = memory_->message.size();
+    const auto own = static_cast<std::int64_t>(internal::write_post(post, memory_->message));
     const Datatype any = Datatype::contiguous(static_cast<std::int64_t>(most));
     const Datatype type = Datatype::contiguous(own);
     for_each_peer([&](int s) {
-      exchange_.receive(s, messages_.data() + static_cast<std::size_t>(s) * most, any, post_tag_);
+      exchange_.receive(s, memory_->messages.data() + static_cast<std::size_t>(s) * most, any, post_tag_);
     });
-    for_each_peer([&](int d) { exchange_.send(d, message_.data(), type, post_tag_); });
+    for_each_peer([&](int d) { exchange_.send(d, memory_->message.data(), type, post_tag_); });
     settle(exchange_.finish(false), post.what, false);
     const auto unlike = attempt([&] {
       for_each_peer([&](int s) {
         const auto at = static_cast<std::size_t>(s);
-        const auto read =
-            internal::read_post(std::span(messages_).subspan(at * most, exchange_.received(s)), lists_[at]);
+        const auto read = internal::read_post(
+            std::span(memory_->messages).subspan(at * most, exchange_.received(s)), lists_[at]);
         posts_[at] = read.post;
         data_[at] = read.data;
       });
@@ -244,10 +259,10 @@ class MpiGroup final : public Group {
   // terms_[r]: `counts(rank_)` values of every rank, from where address(d) leads on each rank for every d.
   template <typename Address, typename Count>
   void exchange_terms(std::size_t own, Address address, Count counts, std::string_view what) {
-    if (held_.size() < own * members_.size()) held_.resize(own * members_.size());
+    if (memory_->held.size() < own * members_.size()) memory_->held.resize(own * members_.size());
     const Datatype type = values(own);
     for_each_peer([&](int s) {
-      std::uint16_t* to = held_.data() + static_cast<std::size_t>(s) * own;
+      std::uint16_t* to = memory_->held.data() + static_cast<std::size_t>(s) * own;
       terms_[static_cast<std::size_t>(s)] = to;
       if (own > 0) exchange_.receive(s, to, type, data_tag());
     });
@@ -281,10 +296,11 @@ class MpiGroup final : public Group {
 
   // The same of values that came with the posts, from value `first` on. Messages don't align them.
   void sum_messages(std::span<const std::uint16_t> mine, std::size_t first, std::span<std::uint16_t> sum) {
-    if (held_.size() < sum.size() * members_.size()) held_.resize(sum.size() * members_.size());
+    if (memory_->held.size() < sum.size() * members_.size())
+      memory_->held.resize(sum.size() * members_.size());
     for (int r = 0; r < size(); ++r) {
       const auto at = static_cast<std::size_t>(r);
-      std::uint16_t* to = held_.data() + at * sum.size();
+      std::uint16_t* to = memory_->held.data() + at * sum.size();
       terms_[at] = to;
       const auto from = r == rank_ ? std::as_bytes(mine) : data_[at];
       if (!sum.empty()) std::memcpy(to, from.data() + 2 * first, sum.size_bytes());
@@ -297,13 +313,11 @@ class MpiGroup final : public Group {
   int rank_;
   int post_tag_;
   Exchange exchange_;
-  std::vector<std::byte> message_;          // this rank's post
-  std::vector<std::byte> messages_;         // the others', wire_bytes() each
+  std::unique_ptr<Memory> memory_;
   std::vector<internal::WireLists> lists_;  // by rank, as the rest
   std::vector<Post> posts_;
   std::vector<std::span<const std::byte>> data_;
   std::vector<const std::uint16_t*> terms_;  // of a sum
-  std::vector<std::uint16_t> held_;          // what they lead to
   Verdict fault_;                            // the first one, final
   int gone_ = -1;                            // the rank that left, where that was it
 };

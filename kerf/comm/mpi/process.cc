@@ -1,6 +1,8 @@
 #include "kerf/comm/mpi/process.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -161,7 +163,7 @@ void Process::end(int code) {
     }
     ordered = done != 0;
   }
-  if (ordered && !stray_) {
+  if (ordered && code == 0 && !stray_) {
     (void)MPI_Cancel(&listening_);
     (void)MPI_Wait(&listening_, MPI_STATUS_IGNORE);
     (void)MPI_Comm_free(&control_);
@@ -169,7 +171,20 @@ void Process::end(int code) {
     (void)MPI_Finalize();
     return;
   }
-  (void)MPI_Abort(MPI_COMM_WORLD, code == 0 ? static_cast<int>(ErrorKind::peer) : code);
+  if (code == 0) code = static_cast<int>(ErrorKind::peer);
+  (void)std::fflush(nullptr);
+  // All are here, and each leaves by itself: messages that nobody takes would hold MPI_Finalize, and of
+  // several MPI_Abort at a time Open MPI's mpirun (4.1) may itself crash. To any launcher a code other than 0
+  // is a rank that failed.
+  if (ordered) std::_Exit(code);
+  // Somebody does not answer and has to be ended: most launchers do that now, for the others the first asks.
+  const bool first = std::all_of(has_left_.begin(), has_left_.begin() + rank_, [](char c) { return c == 0; });
+  if (first) {
+    constexpr std::chrono::seconds time_for_launcher{1};
+    std::this_thread::sleep_for(time_for_launcher);
+    (void)MPI_Abort(MPI_COMM_WORLD, code);
+  }
+  std::_Exit(code);
 }
 
 }  // namespace kerf::comm::mpi

@@ -65,14 +65,17 @@ class Process {
   // A group's number that no rank of it uses for another: ask all of its ranks, tell each the largest.
   [[nodiscard]] int next_group() const { return next_group_; }
   void group_opened(int number) { next_group_ = number + 1; }
-  // From a fault on, messages may be under way that nobody takes: MPI can't be ended in order then.
+  // From a fault on, messages may be under way that nobody takes: MPI can't be ended in order then, and
+  // memory that it was given stays its own.
   void stray() { stray_ = true; }
+  [[nodiscard]] bool astray() const { return stray_; }
 
   // Tells all others how this rank's work ended.
   void leave(const Verdict& reason, bool group_failed);
   // Waits until all others have left, so long at most; whether they have.
   bool all_left(Clock::time_point deadline);
-  // Ends MPI: in order after a meeting of all, otherwise with MPI_Abort.
+  // Ends MPI in order and returns where all have met and nothing failed. Otherwise ends the process, with
+  // `code`, after what its streams hold was written; where not all have met, the other processes too.
   void end(int code);
 
  private:
