@@ -46,9 +46,10 @@ class MpiProgram {
   // for the others as long as a collective does, or only for some seconds where this rank failed.
   [[nodiscard]] virtual Verdict settle(const Verdict& mine, bool group_failed) noexcept = 0;
 
-  // Ends MPI in this process: nothing may be called after it. Where all ranks are known to have settled it
-  // waits until all are here, so that no launcher stops one that still writes why it failed; otherwise the
-  // whole program is aborted with `code`, and this does not return.
+  // Ends MPI in this process, the last thing that it does: all that is to be told has been written. Returns
+  // where `code` is 0 and all ranks have settled. Otherwise the process ends here, its streams flushed, with
+  // `code` (peer's for 0): where all have settled once all are here, so that no launcher stops one that still
+  // writes why it failed, otherwise with the whole program.
   virtual void end(int code) noexcept = 0;
 };
 

@@ -103,19 +103,22 @@ TEST_F(MpiProgram, ExportsAndStartsFromExportsLikeTheLocalGroup) {
 TEST_F(MpiProgram, WhatOneProcessFailsAtAllEndWith) {
   const Words decode = {"decode", model_, "--group", "mpi", "--seconds", "0", "--quiet"};
   const auto begin = std::chrono::steady_clock::now();
-  // A rank that finds nothing to open: the others are already waiting for it.
-  const Ran lost = run_mpi(3, decode, {KERF_PROGRAM, "decode", model_ + "/nowhere", "--group", "mpi"});
-  EXPECT_EQ(lost.code, 3) << lost.err;
-  EXPECT_EQ(lost.out, "");
-  EXPECT_TRUE(contains(lost.err, "[rank 3] "));
-  for (const char* rank : {"error: rank 3: ", "[rank 1] rank 3: ", "[rank 2] rank 3: "})
-    EXPECT_TRUE(contains(lost.err, rank));
-  EXPECT_TRUE(contains(lost.err, "nowhere"));
+  // A rank that finds nothing to open: the others are already waiting for it. Several times: how processes
+  // end is a matter of chance.
+  for (int round = 0; round < 3; ++round) {
+    const Ran lost = run_mpi(3, decode, {KERF_PROGRAM, "decode", model_ + "/nowhere", "--group", "mpi"});
+    EXPECT_EQ(lost.code, 3) << lost.err;
+    EXPECT_EQ(lost.out, "");
+    EXPECT_TRUE(contains(lost.err, "[rank 3] "));
+    for (const char* rank : {"error: rank 3: ", "[rank 1] rank 3: ", "[rank 2] rank 3: "})
+      EXPECT_TRUE(contains(lost.err, rank));
+    EXPECT_TRUE(contains(lost.err, "nowhere"));
+  }
   // One that goes without a word: the launcher tells, and ends the others.
   const Ran gone = run_mpi(3, decode, {"/bin/sh", "-c", "kill -9 $$"});
   EXPECT_NE(gone.code, 0);
   EXPECT_EQ(gone.out, "");
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds{30});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds{60});
 }
 
 // Rank 3 is stopped in the middle of its steps.
