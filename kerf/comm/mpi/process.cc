@@ -148,6 +148,7 @@ bool Process::all_left(Clock::time_point deadline) {
 
 // The meeting: whoever is here has written what it had to say, and may be stopped.
 void Process::end(int code) {
+  (void)std::fflush(nullptr);
   const auto others = std::count(has_left_.begin(), has_left_.end(), char{1});
   bool ordered = others == size_ - 1 && told();
   if (ordered) {
@@ -172,7 +173,6 @@ void Process::end(int code) {
     return;
   }
   if (code == 0) code = static_cast<int>(ErrorKind::peer);
-  (void)std::fflush(nullptr);
   // All are here, and each leaves by itself: messages that nobody takes would hold MPI_Finalize, and of
   // several MPI_Abort at a time Open MPI's mpirun (4.1) may itself crash. To any launcher a code other than 0
   // is a rank that failed.
