@@ -255,11 +255,8 @@ Checkpoint Checkpoint::open_exported(const std::filesystem::path& directory, std
   const auto state = std::make_shared<State>();
   state->directory = directory;
   const std::filesystem::path path = directory / export_file_name(rank, ranks);
-  state->exported = ExportFile::open(path);
+  state->exported = ExportFile::open_of_rank(directory, rank, ranks);
   const ExportFacts& facts = state->exported->facts();
-  if (facts.rank != rank || facts.placement.ranks != ranks)
-    fail(ErrorKind::checkpoint, "{}: says that it is rank {}'s of {}: renamed?", path.string(), facts.rank,
-         facts.placement.ranks);
   state->config = config_of(facts.configs, path);
   const ModelConfig& config = state->config;
   state->table = std::make_unique<internal::TensorTable>(path);

@@ -65,6 +65,16 @@ struct ExportFile::State {
   }
 };
 
+ExportFile ExportFile::open_of_rank(const std::filesystem::path& directory, std::int64_t rank,
+                                    std::int64_t ranks) {
+  const std::filesystem::path path = directory / export_file_name(rank, ranks);
+  ExportFile out = open(path);
+  if (out.facts().rank != rank || out.facts().placement.ranks != ranks)
+    fail(ErrorKind::checkpoint, "{}: says that it is rank {}'s of {}: renamed?", path.string(),
+         out.facts().rank, out.facts().placement.ranks);
+  return out;
+}
+
 ExportFile ExportFile::open(const std::filesystem::path& path) {
   const auto state = std::make_shared<State>();
   state->path = path;

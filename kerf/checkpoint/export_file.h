@@ -24,6 +24,9 @@ class ExportFile {
  public:
   // Error{checkpoint} that names the file for one that is damaged, cut short, or no such file.
   static ExportFile open(const std::filesystem::path& path);
+  // The file of rank `rank` of `ranks`; Error{checkpoint} too where it says that it is another's.
+  static ExportFile open_of_rank(const std::filesystem::path& directory, std::int64_t rank,
+                                 std::int64_t ranks);
 
   // The same file, whose tensors are read by what `wrap` makes of its reader.
   [[nodiscard]] ExportFile through(const WrapReader& wrap) const;

@@ -10,6 +10,7 @@
 #include "kerf/checkpoint/export_file.h"
 #include "kerf/comm/agree.h"
 #include "kerf/decode/fit.h"
+#include "kerf/decode/gated.h"
 #include "kerf/decode/internal/upload.h"
 #include "kerf/decode/scalars.h"
 #include "kerf/decode/source_digest.h"
@@ -111,7 +112,9 @@ Layer load_layer(const checkpoint::Checkpoint& from, const checkpoint::MoeLayer&
     layout::Bf16Experts experts(rank.weights(), shape, first);
     read(file, source, experts, uploads != nullptr ? &uploads->bf16 : nullptr, rank.workers,
          layout::bf16_weights(shape));
-    layer.ep = backend.bind(op::Bf16Args{experts.view(), config.experts, config.top_k, {}});
+    layer.own_gated = SwigluValues(config.swiglu, shape.experts);
+    layer.gated = layer.own_gated.all();
+    layer.ep = backend.bind(op::Bf16Args{experts.view(), config.experts, config.top_k, layer.gated});
     layer.stock = std::move(experts);
     return layer;
   }
@@ -120,7 +123,9 @@ Layer load_layer(const checkpoint::Checkpoint& from, const checkpoint::MoeLayer&
   read(file, source, experts, uploads != nullptr ? &uploads->nvfp4 : nullptr, rank.workers,
        layout::nvfp4_weights(shape));
   write_scalars(scales, layer.input, experts);
-  auto bound = backend.bind(op::Nvfp4Args{experts.view(), config.experts, config.top_k, layer.input, {}});
+  layer.own_gated = SwigluValues(config.swiglu, scales, layer.input, first, shape.experts);
+  auto bound = backend.bind(
+      op::Nvfp4Args{experts.view(), config.experts, config.top_k, layer.input, layer.own_gated.all()});
   if (holds_slices(from)) {
     layer.tp = std::move(bound);
     layer.sliced = std::move(experts);
@@ -128,6 +133,7 @@ Layer load_layer(const checkpoint::Checkpoint& from, const checkpoint::MoeLayer&
   } else {
     layer.ep = std::move(bound);
     layer.stock = std::move(experts);
+    layer.gated = layer.own_gated.all();
   }
   return layer;
 }

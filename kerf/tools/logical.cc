@@ -291,8 +291,7 @@ LogicalReport export_logical(const Checkpoint& from, const fs::path& directory, 
   const checkpoint::ModelConfig& config = from.config();
   std::vector<ExportFile> files;
   for (std::int64_t r = 0; r < from.exported()->facts().placement.ranks; ++r) {
-    files.push_back(ExportFile::open(
-        from.directory() / checkpoint::export_file_name(r, from.exported()->facts().placement.ranks)));
+    files.push_back(ExportFile::open_of_rank(from.directory(), r, from.exported()->facts().placement.ranks));
     if (files.back().id() != files.front().id())
       fail(ErrorKind::checkpoint, "{}: of another export than rank 0's file", files.back().path().string());
   }

@@ -1,7 +1,9 @@
 // Errors, verdicts, environment and the floating point mode.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cfenv>
+#include <chrono>
 #include <cstdlib>
 #include <new>
 #include <stdexcept>
@@ -10,6 +12,7 @@
 #include "kerf/base/error.h"
 #include "kerf/base/fp_guard.h"
 #include "kerf/base/function_ref.h"
+#include "kerf/base/json.h"
 #include "kerf/base/log.h"
 #include "kerf/base/threads.h"
 #include "tests/support/flushing.h"
@@ -100,6 +103,30 @@ TEST(Log, AnEmptyLogSwallows) {
   std::string got;
   Log([&](LogLevel, const std::string& line) { got += line; }).warning("something");
   EXPECT_EQ(got, "something");
+}
+
+// In a time that grows with the text, not with its square: as many objects as a large model's list of
+// quantised layers has, and more. The square took minutes.
+TEST(Json, ManyObjectsAreReadInLinearTime) {
+  std::string text = "{\"a\": [";
+  for (int i = 0; i < 1'000'000; ++i) text += i == 0 ? "{}" : ",{}";
+  text += "], \"b\": {";
+  for (int i = 0; i < 200'000; ++i) text += fmt::format("{}\"{}\": {{}}", i == 0 ? "" : ",", i);
+  text += "}}";
+  const auto start = std::chrono::steady_clock::now();
+  const auto json = parse_json(text, "many.json");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_EQ(json["a"].size(), 1'000'000U);
+  EXPECT_EQ(json["b"].size(), 200'000U);
+}
+
+TEST(Json, LooksForKeysThatComeTwiceAndDepth) {
+  EXPECT_THROW(parse_json(R"({"a": {"b": 1, "c": {"b": 1}, "b": 2}})", "x"), Error);
+  EXPECT_NO_THROW(parse_json(R"({"a": {"b": 1}, "c": {"b": 1}})", "x"));
+  EXPECT_NO_THROW(parse_json(std::string(64, '[') + std::string(64, ']'), "x"));
+  EXPECT_THROW(parse_json(std::string(66, '[') + std::string(66, ']'), "x"), Error);
+  EXPECT_THROW(parse_json("[1", "x"), Error);
+  EXPECT_THROW(parse_json("[1e999]", "x"), Error);
 }
 
 }  // namespace

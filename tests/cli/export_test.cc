@@ -102,6 +102,32 @@ TEST_P(ExportedStart, HasTheOutputsOfTheCheckpoint) {
   EXPECT_EQ(got, wanted);
 }
 
+// Alpha and clamp limits of the activation are in the config alone: experts of both kinds, whole and cut.
+TEST(ExportCommand, KeepsTheActivationsParameters) {
+  const TempDir from;
+  tools::SynthOptions o = tools::synth_defaults(tools::SynthModel::tiny);
+  o.layers = 2;
+  o.bf16_layers = {1};
+  tools::synth(from.path(), o, Workers(1));
+  const auto before = outputs(from.path().string(), {"--ranks", "2"});
+  auto config = nlohmann::json::parse(read_text(from.path() / "config.json"));
+  config["hidden_act"] = "swigluoai";
+  std::ofstream(from.path() / "config.json") << config.dump(2);
+  const auto wanted = outputs(from.path().string(), {"--ranks", "2"});
+  for (const bool cut : {false, true}) {
+    const TempDir out;
+    Arguments options = {"--ranks", "2"};
+    if (cut) options.emplace_back("--expert-tp");
+    ASSERT_EQ(exported(from.path().string(), out.path(), options).code, 0);
+    const auto got = outputs(out.path().string(), {});
+    ASSERT_FALSE(got.empty());
+    for (const auto& [step, digest] : got) {
+      EXPECT_EQ(digest, wanted.at(step)) << step;
+      EXPECT_NE(digest, before.at(step)) << step;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All, ExportedStart,
     testing::Values(
@@ -378,7 +404,10 @@ TEST_F(SpoiltExport, FilesOfTwoExportsDoNotStart) {
 
 TEST_F(SpoiltExport, ARenamedFileIsNotAnotherRanks) {
   fs::copy_file(file(0), file(1), fs::copy_options::overwrite_existing);
+  const TempDir back;
   expect_refusal(decoded(path(), {}), 3, {"says that it is rank 0's of 2"});
+  expect_refusal(exported(path(), back.path(), {"--to", "logical"}), 3, {"says that it is rank 0's of 2"});
+  EXPECT_TRUE(fs::is_empty(back.path()));
 }
 
 TEST_F(SpoiltExport, WhatAStoppedRunLeavesDoesNotStart) {
