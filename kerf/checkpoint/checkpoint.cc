@@ -10,6 +10,7 @@
 #include "kerf/checkpoint/internal/families.h"
 #include "kerf/checkpoint/internal/layer.h"
 #include "kerf/checkpoint/internal/quantisation.h"
+#include "kerf/numeric/nvfp4_range.h"
 
 namespace kerf::checkpoint {
 
@@ -393,7 +394,7 @@ std::vector<std::string> warnings_of(const LayerScales& scales) {
     // A block's scale is its largest value over 6 and the input scale, rounded to e4m3, whose least value is
     // 2^-9: half of that and less is zero. Its largest value is 448.
     const double vanishing = 6.0 * scale / 1024;
-    const double largest = 448.0 * 6.0 * scale;
+    const double largest = static_cast<double>(numeric::nvfp4_most) * scale;
     if (vanishing >= 16)
       out.push_back(
           fmt::format("input scale {:g} of {} (largest of all experts) is not plausible: blocks whose "

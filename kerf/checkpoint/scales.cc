@@ -10,15 +10,13 @@
 #include "kerf/base/format.h"
 #include "kerf/base/fp_guard.h"
 #include "kerf/checkpoint/internal/layer.h"
+#include "kerf/numeric/nvfp4_range.h"
 
 namespace kerf::checkpoint::internal {
 
 namespace {
 
 using Values = std::vector<std::optional<float>>;
-
-// The largest e4m3 block scale times the largest e2m1 code: what a global scale is multiplied by at most.
-constexpr float kMostUnderScale = 448.0F * 6.0F;
 
 std::string_view fault_of_number(const std::optional<float>& value) {
   if (!value) return "missing";
@@ -34,7 +32,7 @@ std::string_view fault_of_number(const std::optional<float>& value) {
 // and the largest value that it can stand for has to be a number.
 std::string_view fault_of(const std::optional<float>& value) {
   if (const std::string_view fault = fault_of_number(value); !fault.empty()) return fault;
-  if (std::isinf(*value * kMostUnderScale)) return "too large (infinite times 448 x 6)";
+  if (std::isinf(*value * numeric::nvfp4_most)) return "too large (infinite times 448 x 6)";
   return {};
 }
 
@@ -43,7 +41,7 @@ std::string_view fault_of_divisor(const std::optional<float>& value) {
   if (const std::string_view fault = fault_of_number(value); !fault.empty()) return fault;
   const float scale = 1.0F / *value;
   if (std::isinf(1.0F / scale)) return "too large (as a scale, with an infinite reciprocal)";
-  if (std::isinf(scale * kMostUnderScale)) return "too small (as a scale, infinite times 448 x 6)";
+  if (std::isinf(scale * numeric::nvfp4_most)) return "too small (as a scale, infinite times 448 x 6)";
   return {};
 }
 

@@ -5,13 +5,11 @@
 
 #include "kerf/base/format.h"
 #include "kerf/base/fp_guard.h"
+#include "kerf/numeric/nvfp4_range.h"
 
 namespace kerf::decode {
 
 namespace {
-
-// The largest e4m3 block scale times the largest e2m1 code.
-constexpr float kMostUnderScale = 448.0F * 6.0F;
 
 struct Scalars {
   float g1_alphas, g1_scale_c, g2_alphas;
@@ -25,7 +23,8 @@ Scalars scalars_of(const checkpoint::LayerScales& s, op::Input input, std::size_
 // Sound scales can still have a product or quotient outside f32's range, or so near its end that the largest
 // product of a weight and a value is outside.
 bool usable(const Scalars& scalars, op::Input input) {
-  const float most = input == op::Input::nvfp4 ? kMostUnderScale * kMostUnderScale : kMostUnderScale;
+  const float most =
+      input == op::Input::nvfp4 ? numeric::nvfp4_most * numeric::nvfp4_most : numeric::nvfp4_most;
   const auto one = [&](float scale) { return scale > 0 && std::isfinite(scale * most); };
   return one(scalars.g1_alphas) && one(scalars.g1_scale_c) && one(scalars.g2_alphas);
 }

@@ -1,5 +1,6 @@
 #include "kerf/tools/verify.h"
 
+#include <algorithm>
 #include <mutex>
 #include <string_view>
 #include <vector>
@@ -83,9 +84,14 @@ VerifyReport verify_export(const checkpoint::Checkpoint& from, const Workers& wo
       for (const std::int64_t index : file.moe_layers()) {
         const MoeLayer& layer = file.layer(index);
         check_extras(layer, report.faults);
-        if (layer.kind() == ExpertKind::nvfp4 && r == 0) (void)check_scales(layer, report);
+        if (layer.kind() == ExpertKind::nvfp4) (void)check_scales(layer, report);
       }
     }
+    // Every file has the scales of all experts: what one warns of, all do.
+    std::vector<std::string> once;
+    for (std::string& warning : report.warnings)
+      if (std::ranges::find(once, warning) == once.end()) once.push_back(std::move(warning));
+    report.warnings = std::move(once);
     if (progress) progress(r + 1, ranks);
   }
   return report;

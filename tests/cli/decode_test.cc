@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kerf/tools/synth.h"
+#include "tests/cli/muse_spark.h"
 #include "tests/support/gpu.h"
 #include "tests/support/onehot.h"
 #include "tests/support/program.h"
@@ -23,14 +24,7 @@ using Json = nlohmann::json;
 const std::string& model() {
   static const TempDir dir;
   static const std::string path = [] {
-    tools::SynthOptions options = tools::synth_defaults(tools::SynthModel::muse_spark);
-    options.experts = 16;
-    options.hidden = 256;
-    options.intermediate = 256;
-    options.layers = 4;
-    options.top_k = 4;
-    options.bf16_layers = {1};
-    tools::synth(dir.path(), options, Workers(1));
+    write_muse_spark(dir.path(), 4);
     return dir.path().string();
   }();
   return path;

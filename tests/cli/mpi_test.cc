@@ -129,7 +129,7 @@ TEST_F(MpiProgram, ALateRankIsNamedWithWhatWasAwaited) {
   const auto begin = std::chrono::steady_clock::now();
   const Ran ran = run_mpi(3, decode, {"/bin/sh", "-c", words}, {"KERF_TIMEOUT=2"});
   EXPECT_EQ(ran.code, 5) << ran.err;
-  EXPECT_TRUE(contains(ran.err, "rank 3 did not "));
+  EXPECT_TRUE(contains(ran.err, "rank 3 did not say how it ended: rank"));
   EXPECT_TRUE(contains(ran.err, "within 2 s"));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds{20});
 }

@@ -1,4 +1,5 @@
 // kerf decode: what each rank reads, and one rank that reads for all.
+#include "tests/cli/muse_spark.h"
 #include "tests/cli/program.h"
 
 #include "kerf/tools/synth.h"
@@ -9,14 +10,7 @@ namespace {
 const std::string& model() {
   static const TempDir dir;
   static const std::string path = [] {
-    tools::SynthOptions options = tools::synth_defaults(tools::SynthModel::muse_spark);
-    options.experts = 16;
-    options.hidden = 256;
-    options.intermediate = 256;
-    options.layers = 2;
-    options.top_k = 4;
-    options.bf16_layers = {1};
-    tools::synth(dir.path(), options, Workers(1));
+    write_muse_spark(dir.path(), 2);
     return dir.path().string();
   }();
   return path;

@@ -9,25 +9,14 @@
 #include "kerf/base/format.h"
 #include "kerf/comm/grid.h"
 #include "kerf/decode/runtime.h"
-#include "tests/decode/forwarding_group.h"
 #include "tests/decode/support.h"
+#include "tests/decode/watched_group.h"
 #include "tests/support/test_env.h"
 
 namespace kerf::test {
 namespace {
 
 using namespace std::chrono_literals;
-
-// Calls `hook` before every collective.
-class Watched final : public ForwardingGroup {
- public:
-  using Hook = std::function<void(std::string_view what)>;
-  Watched(comm::Group& below, Hook hook) : ForwardingGroup(below), hook_(std::move(hook)) {}
-
- private:
-  void before(std::string_view what) override { hook_(what); }
-  Hook hook_;
-};
 
 class OnehotFiles {
  public:

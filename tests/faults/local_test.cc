@@ -11,9 +11,9 @@
 #include "kerf/comm/agree.h"
 #include "kerf/decode/inputs.h"
 #include "kerf/decode/runtime.h"
-#include "tests/decode/forwarding_group.h"
 #include "tests/decode/support.h"
 #include "tests/decode/synthetic.h"
+#include "tests/decode/watched_group.h"
 
 namespace kerf::test {
 namespace {
@@ -190,17 +190,6 @@ TEST(AFaultOnOneRank, TheProbeIsOverTheLimitThereAlone) {
                         }),
                  ErrorKind::probe, {"rank 2: layer 0", "limit 1e-09"});
 }
-
-// Calls `hook` before every collective.
-class Watched final : public ForwardingGroup {
- public:
-  using Hook = std::function<void(std::string_view what)>;
-  Watched(comm::Group& below, Hook hook) : ForwardingGroup(below), hook_(std::move(hook)) {}
-
- private:
-  void before(std::string_view what) override { hook_(what); }
-  Hook hook_;
-};
 
 TEST(AFaultOnOneRank, ItSleepsBeforeTheFirstVote) {
   const checkpoint::Checkpoint from = TwoDirectories::model().open();

@@ -103,10 +103,16 @@ class Program final : public MpiProgram {
       ends[static_cast<std::size_t>(process_.rank())].reason = mine;
       ends[static_cast<std::size_t>(process_.rank())].group_failed = group_failed;
       cause = root_cause(ends, process_.rank());
+      const std::string who =
+          fmt::format("{} {}", missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "));
+      const bool own_reason =
+          std::ranges::any_of(ends, [](const Left& l) { return l.reason && !l.group_failed; });
       if (!all && !cause)
-        cause = because(ErrorKind::peer, "{} {} did not reach the end within {:g} s",
-                        missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "),
+        cause = because(ErrorKind::peer, "{} did not reach the end within {:g} s", who,
                         std::chrono::duration<double>(wait).count());
+      else if (!missing.empty() && cause && !own_reason)
+        // Whoever still waited for a missing rank was late for the others, who name both.
+        cause = Reason{cause->kind, fmt::format("{} did not say how it ended: {}", who, cause->text)};
     });
     if (failed && !cause) cause = failed;
     return cause;
