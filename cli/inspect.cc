@@ -41,7 +41,8 @@ Json tensor_json(const tensor::StoredTensor& stored) {
 }
 
 // One layer: what it is, what its scales say. What is wrong goes to `faults`.
-Json layer_json(const MoeLayer& layer, std::int64_t experts, checkpoint::Faults& faults) {
+Json layer_json(const checkpoint::ModelConfig& config, const MoeLayer& layer, checkpoint::Faults& faults) {
+  const std::int64_t experts = config.experts;
   const bool nvfp4 = layer.kind() == ExpertKind::nvfp4;
   Json json = {{"layer", layer.index()},
                {"kind", nvfp4 ? "nvfp4" : "bf16"},
@@ -67,6 +68,7 @@ Json layer_json(const MoeLayer& layer, std::int64_t experts, checkpoint::Faults&
     }
   }
   layer.scan_extras(faults);
+  checkpoint::check_selection_bias(config, layer, faults);
   layer.check_block(faults);
   for (const auto& [key, suffix] : {std::pair{"router", checkpoint::gate_name},
                                     {"router_bias", checkpoint::selection_bias_name},
@@ -151,7 +153,7 @@ Json report(const Checkpoint& ckpt, const Blocks& blocks, checkpoint::Faults& fa
   std::int64_t nvfp4 = 0;
   for (const std::int64_t index : ckpt.moe_layers()) {
     const MoeLayer& layer = ckpt.layer(index);
-    layers.push_back(layer_json(layer, c.experts, faults));
+    layers.push_back(layer_json(c, layer, faults));
     for (const tools::LayerBlocks& b : blocks)
       if (b.layer == index && !b.experts.empty()) add_blocks(b.total(), layers.back());
     bytes += layer.expert_bytes() * c.experts;
@@ -285,7 +287,7 @@ void run(const Options& o, Context& context) {
     blocks = tools::look_at_blocks(ckpt, Workers(Context::threads()),
                                    [&](std::int64_t done, std::int64_t total) { bar.update(done, total); });
   }
-  checkpoint::Faults faults;
+  checkpoint::Faults faults = ckpt.layer_faults();
   Json r = report(ckpt, blocks, faults);
   ckpt.require_unchanged();
   if (!o.plot.empty()) {

@@ -43,6 +43,7 @@ bool holds_weights(const fs::path& path) {
 }
 
 void count_layers(const checkpoint::Checkpoint& ckpt, Model& model) {
+  require(ckpt.layer_faults().verdict());
   model.nvfp4_layers = 0;
   for (const std::int64_t index : ckpt.moe_layers())
     (ckpt.layer(index).kind() == checkpoint::ExpertKind::bf16 ? model.bf16_layers : model.nvfp4_layers)++;
@@ -67,7 +68,7 @@ Model read(const std::string& path, const Options& o, const Context& context) {
     context.log.warning("the kinds of layers come from the config alone: " + why->text);
   }
   model.bf16_layers = checkpoint::excluded_layers(config);
-  model.nvfp4_layers = config.layers - model.bf16_layers;
+  model.nvfp4_layers = checkpoint::routed_layers(config) - model.bf16_layers;
   if (config.quant_algo.empty() && !o.bf16_layers)
     context.log.warning("the config names no quantisation: planned as NVFP4 (--bf16-layers says otherwise)");
   return model;

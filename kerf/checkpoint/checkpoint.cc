@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <set>
 
 #include "kerf/base/file.h"
 #include "kerf/base/format.h"
@@ -25,6 +26,7 @@ struct Checkpoint::State {
   std::unique_ptr<internal::TensorTable> table;
   Layers layers;
   std::vector<std::int64_t> moe_layers;
+  Faults layer_faults;
   std::vector<Shard> shards;
   std::optional<ExportFile> exported;
   std::shared_ptr<std::atomic<std::int64_t>> read;  // bytes, where they are counted
@@ -57,15 +59,53 @@ struct Outline {
             : "kerf does not know this tensor of routed experts");
 }
 
+constexpr const char* no_such_layer = "layer that the model does not have";
+
+// "0 to 60 (num_hidden_layers is 61)"
+std::string layers_text(const ModelConfig& config) {
+  return fmt::format("0 to {} (num_hidden_layers is {})", config.layers - 1, config.layers);
+}
+
+// Experts under something that is no number of a layer. Each such thing is told of once.
+void look_at_odd_name(const internal::TensorTable& table, std::string_view name, const ModelConfig& config,
+                      std::set<std::string_view>& known, Faults& faults) {
+  const auto odd = internal::parse_odd_layer_name(name);
+  if (!odd || internal::parse_expert_name(odd->rest).naming == ExpertNaming::none) return;
+  if (known.insert(odd->number).second)
+    faults.add(no_such_layer,
+               fmt::format("{} in {}, layer '{}', wanted {}", shown(name), table.file(*table.find(name)),
+                           shown(odd->number), layers_text(config)));
+}
+
+// Layers behind the model's own: those for predicting further tokens are worth a line, others are faults.
+void tell_layers_beyond(const std::map<std::int64_t, std::string_view>& beyond,
+                        const internal::TensorTable& table, const ModelConfig& config,
+                        std::vector<std::string>& notes, Faults& faults) {
+  for (const auto& [layer, name] : beyond) {
+    if (layer < config.layers + config.mtp_layers)
+      notes.push_back(
+          fmt::format("layer {}: beyond the {} layers of config.json, for predicting further tokens "
+                      "(MTP), ignored: {}",
+                      layer, config.layers, shown(name)));
+    else
+      faults.add(no_such_layer, fmt::format("layer {}, {} in {}, wanted layers {}", layer, shown(name),
+                                            table.file(*table.find(name)), layers_text(config)));
+  }
+}
+
 // Groups the experts' tensors by layer; refuses names that would change the result if they were ignored.
 std::map<std::int64_t, Outline> outline(const std::filesystem::path& directory,
                                         const internal::TensorTable& table, const ModelConfig& config,
-                                        std::vector<std::string>& notes) {
+                                        std::vector<std::string>& notes, Faults& faults) {
   std::map<std::int64_t, Outline> layers;
   std::map<std::int64_t, std::string_view> beyond;
+  std::set<std::string_view> odd;
   for (const std::string_view name : table.names()) {
     const auto layer = internal::parse_layer_name(name);
-    if (!layer) continue;
+    if (!layer) {
+      look_at_odd_name(table, name, config, odd, faults);
+      continue;
+    }
     const internal::ExpertName expert = internal::parse_expert_name(layer->rest);
     if (expert.naming == ExpertNaming::none || expert.naming == ExpertNaming::post_norm) continue;
     if (layer->layer >= config.layers) {
@@ -91,9 +131,7 @@ std::map<std::int64_t, Outline> outline(const std::filesystem::path& directory,
          "{}: no routed experts: wanted tensors such as model.layers.0.mlp.experts.0.gate_proj.weight or "
          "model.layers.0.mlp.experts.gate_up_proj",
          directory.string());
-  for (const auto& [layer, name] : beyond)
-    notes.push_back(fmt::format("layer {}: beyond the {} layers of config.json, ignored: {}", layer,
-                                config.layers, shown(name)));
+  tell_layers_beyond(beyond, table, config, notes, faults);
   return layers;
 }
 
@@ -126,13 +164,37 @@ std::string algo_of(const internal::LayerSource& source, const internal::Quantis
   parts.reserve(d.projections.size());
   for (const std::string_view projection : d.projections)
     parts.push_back(fmt::format("{}.{}{}", experts, d.stacked ? "" : "0.", projection));
-  return quantised.algo(source.index, experts, parts);
+  std::string algo = quantised.algo(source.index, experts, parts);
+  if (!quantised.has_rules() || algo.empty()) return algo;
+  std::vector<std::string> all = d.stacked ? parts : std::vector<std::string>();
+  for (std::int64_t e = 0; e < source.experts && !d.stacked; ++e)
+    for (const std::string_view projection : d.projections)
+      all.push_back(fmt::format("{}.{}.{}", experts, e, projection));
+  quantised.require_all_parts(source.index, experts, all, algo);
+  return algo;
 }
 
-// Layers that config.json counts and no tensor of routed experts belongs to: dense ones, or lost ones. Worth
-// a line.
+// What the config says of layers, beside those that there are.
+void compare_layers(const Layers& layers, const ModelConfig& config, Faults& faults) {
+  const ExpertLayers& told = config.expert_layers;
+  for (std::int64_t l = 0; l < config.layers; ++l) {
+    const auto found = layers.find(l);
+    if (found == layers.end() && told.must_be_in(l))
+      faults.add("layer without its routed experts",
+                 fmt::format("layer {}, no tensor of any, wanted {} experts (config.json: {})", l,
+                             config.experts, told.said_by));
+    if (found != layers.end() && !told.may_be_in(l))
+      faults.add("routed experts in a layer that has none by config.json",
+                 fmt::format("layer {}, tensors below {}, wanted none (config.json: {})", l,
+                             found->second->prefix(), told.said_by));
+  }
+}
+
+// Layers that config.json counts and no tensor of routed experts belongs to, where it does not say whether
+// they have any: dense ones, or lost ones. Worth a line.
 void note_layers_without_experts(const Layers& layers, const ModelConfig& config,
                                  std::vector<std::string>& notes) {
+  if (config.expert_layers.told()) return;
   constexpr std::size_t listed = 5;  // layers named
   const std::int64_t count = config.layers - std::ssize(layers);
   std::vector<std::int64_t> without;
@@ -152,7 +214,12 @@ void settle_config(const Layers& layers, ModelConfig& config) {
   for (const auto& [l, layer] : layers) {
     const internal::Layer*& first = layer->has_post_norm() ? with : without;
     if (first == nullptr) first = layer.get();
-    if (layer->has_selection_bias()) config.router.selection_bias = true;
+    if (!layer->has_selection_bias()) continue;
+    if (!config.router.no_bias_by.empty())
+      fail(ErrorKind::checkpoint,
+           "layer {}: {} is there, a selection bias, but {} (config.json): wanted none", l,
+           layer->full_name(internal::selection_bias_name), config.router.no_bias_by);
+    config.router.selection_bias = true;
   }
   if (without != nullptr && (with != nullptr || config.post_norm))
     fail(ErrorKind::checkpoint, "layer {}: {} is missing, wanted BF16 [{}]: {}", without->index(),
@@ -197,10 +264,12 @@ Checkpoint Checkpoint::make(const std::shared_ptr<State>& state) {
   const ModelConfig& config = state->config;
   state->list_shards();
   std::vector<std::int64_t> weight_only;
+  std::vector<std::int64_t> unused_inputs;
   std::vector<std::int64_t> unlike;  // quantised where the configuration says not, or the other way round
   const internal::QuantisedExperts quantised(config);
   const internal::Family family = internal::family_named(config.family);
-  for (const auto& [l, found] : outline(state->directory, *state->table, config, state->notes)) {
+  for (const auto& [l, found] :
+       outline(state->directory, *state->table, config, state->notes, state->layer_faults)) {
     internal::LayerSource source{state->table.get(),
                                  l,
                                  std::string(found.prefix),
@@ -221,11 +290,11 @@ Checkpoint Checkpoint::make(const std::shared_ptr<State>& state) {
     const bool said = algo == "NVFP4" || algo == "W4A16_NVFP4";
     if (nvfp4 && !said && !algo.empty())
       fail(ErrorKind::unsupported,
-           "layer {}: its experts are quantised as {}, kerf implements NVFP4 and "
-           "W4A16_NVFP4",
-           l, shown(algo));
+           "{}: layer {}: its experts are quantised as {}, kerf implements NVFP4 and W4A16_NVFP4",
+           config.quant_said_in, l, shown(algo));
     if (nvfp4 != said) unlike.push_back(l);
-    if (nvfp4 && layer->quant_algo() == "W4A16_NVFP4" && !layer->has_input_scales()) weight_only.push_back(l);
+    if (nvfp4 && layer->quant_algo() == "W4A16_NVFP4")
+      (layer->has_input_scales() ? unused_inputs : weight_only).push_back(l);
     state->layers.emplace(l, std::move(layer));
     state->moe_layers.push_back(l);
   }
@@ -240,11 +309,21 @@ Checkpoint Checkpoint::make(const std::shared_ptr<State>& state) {
     state->notes.push_back(fmt::format(
         "{} layer{} without input scales (first: layer {}): weight-only (W4A16), activations stay bf16",
         weight_only.size(), weight_only.size() == 1 ? "" : "s", weight_only.front()));
+  if (!unused_inputs.empty())
+    state->notes.push_back(fmt::format(
+        "{} layer{} with input scales that are not used (first: layer {}): weight-only (W4A16) by {}, "
+        "activations stay bf16",
+        unused_inputs.size(), unused_inputs.size() == 1 ? "" : "s", unused_inputs.front(),
+        config.quant_said_in));
   note_layers_without_experts(state->layers, config, state->notes);
+  compare_layers(state->layers, config, state->layer_faults);
   if (config.router.weights_on_input)
     state->notes.emplace_back(
         "this model's routing weights multiply the experts' input, which kerf does not do: it routes nothing "
         "here, and takes rows that are scaled already with weights of 1");
+  if (!config.router.not_computed.empty())
+    state->notes.push_back(config.router.not_computed +
+                           ": it routes nothing here, and takes routes with their weights");
   settle_config(state->layers, state->config);
   Checkpoint out;
   out.state_ = state;
@@ -310,6 +389,7 @@ Checkpoint Checkpoint::through(const WrapReader& wrap,
   state->table = std::make_unique<internal::TensorTable>(*state_->table, wrap);
   for (const auto& [index, layer] : state_->layers) state->layers.emplace(index, layer->over(*state->table));
   state->moe_layers = state_->moe_layers;
+  state->layer_faults = state_->layer_faults;
   state->shards = state_->shards;
   if (state_->exported) state->exported = state_->exported->through(wrap);
   state->read = std::move(read);
@@ -364,6 +444,7 @@ const ExportFile* Checkpoint::exported() const { return state_->exported ? &*sta
 const ModelConfig& Checkpoint::config() const { return state_->config; }
 const std::filesystem::path& Checkpoint::directory() const { return state_->directory; }
 const std::vector<std::int64_t>& Checkpoint::moe_layers() const { return state_->moe_layers; }
+const Faults& Checkpoint::layer_faults() const { return state_->layer_faults; }
 const std::vector<std::string>& Checkpoint::notes() const { return state_->notes; }
 const std::vector<Checkpoint::Shard>& Checkpoint::shards() const { return state_->shards; }
 
@@ -371,10 +452,20 @@ void Checkpoint::require_unchanged() const { require(state_->table->changed()); 
 
 const MoeLayer& Checkpoint::layer(std::int64_t index) const {
   const auto found = state_->layers.find(index);
+  if (found == state_->layers.end() && state_->config.expert_layers.must_be_in(index))
+    fail(ErrorKind::checkpoint, "layer {}: no tensor of routed experts, wanted {} experts (config.json: {})",
+         index, state_->config.experts, state_->config.expert_layers.said_by);
   if (found == state_->layers.end())
     fail(ErrorKind::usage, "layer {} has no routed experts; layers that have: {}", index,
          fmt::join(state_->moe_layers, ", "));
   return *found->second;
+}
+
+void check_selection_bias(const ModelConfig& config, const MoeLayer& layer, Faults& faults) {
+  if (!config.router.selection_bias || layer.stored(selection_bias_name)) return;
+  faults.add("missing selection bias",
+             fmt::format("layer {}, {}{}, wanted F32 or BF16 [{}], by which this model's router chooses",
+                         layer.index(), layer.prefix(), selection_bias_name, config.experts));
 }
 
 std::vector<std::string> notes_of(const LayerScales& scales) {
@@ -383,7 +474,10 @@ std::vector<std::string> notes_of(const LayerScales& scales) {
     out.push_back(fmt::format(
         "{} of {} experts have different gate/up global scales, largest ratio {:g}, kept separate",
         scales.gate_up_differ, scales.ws2_gate.size(), scales.largest_gate_up_ratio));
-  if (scales.weight_only) out.emplace_back("no input scales: weight-only (W4A16), activations stay bf16");
+  if (scales.weight_only)
+    out.emplace_back(scales.in_gate.empty()
+                         ? "no input scales: weight-only (W4A16), activations stay bf16"
+                         : "not used: weight-only (W4A16) by the configuration, activations stay bf16");
   return out;
 }
 

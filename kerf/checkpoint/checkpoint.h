@@ -53,7 +53,7 @@ struct LayerScales {
   float least13 = 0;  // smallest input scale of gate and up over ALL experts, beside in13
   float least2 = 0;   // the same of down, beside in2
   std::vector<float> in_gate, in_up, in_down;  // input scales, [E]; empty where there are none
-  bool weight_only = false;          // the checkpoint has no input scales (W4A16): the four above are NaN
+  bool weight_only = false;  // W4A16 by the config: the four above are NaN, and input scales are not used
   std::int64_t gate_up_differ = 0;   // experts whose gate and up scales differ
   double largest_gate_up_ratio = 1;  // larger over smaller
 };
@@ -115,6 +115,10 @@ class MoeLayer {
   [[nodiscard]] virtual std::int64_t expert_bytes() const = 0;
 };
 
+// A fault where the model's router has a selection bias and this layer does not. Routes that come with the
+// input do without.
+void check_selection_bias(const ModelConfig& config, const MoeLayer& layer, Faults& faults);
+
 class ExportFile;
 
 // An opened checkpoint, or one rank's file of an export of it (export_facts.h). Opening reads configs, index
@@ -154,7 +158,12 @@ class Checkpoint {
   [[nodiscard]] const std::filesystem::path& directory() const;
   // Layers with routed experts, ascending. E, H, I come from the config and are checked against the tensors.
   [[nodiscard]] const std::vector<std::int64_t>& moe_layers() const;
-  [[nodiscard]] const MoeLayer& layer(std::int64_t index) const;  // Error{usage} that lists the layers
+  // Error{usage} that lists the layers; Error{checkpoint} where the config says that this one has experts.
+  [[nodiscard]] const MoeLayer& layer(std::int64_t index) const;
+  // Where tensors and config say different things about which layers have routed experts: layers whose
+  // experts are not there, layers that have them and should not, layers that the model does not have. The
+  // other layers are sound all the same. Of an export nothing.
+  [[nodiscard]] const Faults& layer_faults() const;
   // Things worth saying that are no faults (a duplicate tensor, stray bytes, differing gate and up scales
   // ...).
   [[nodiscard]] const std::vector<std::string>& notes() const;

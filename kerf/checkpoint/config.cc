@@ -12,7 +12,9 @@
 #include "kerf/checkpoint/internal/families.h"
 #include "kerf/checkpoint/internal/keys.h"
 #include "kerf/checkpoint/internal/known_keys.h"
+#include "kerf/checkpoint/internal/layer_keys.h"
 #include "kerf/checkpoint/internal/quantisation.h"
+#include "kerf/checkpoint/internal/routing_keys.h"
 
 namespace kerf::checkpoint {
 
@@ -21,15 +23,53 @@ namespace {
 using internal::Family;
 using internal::Keys;
 using internal::most_config_bytes;
-using internal::Normalises;
 using nlohmann::json;
 
 constexpr std::int64_t kMostMatches = std::int64_t{1}
                                       << 20;  // of layers with patterns: some seconds at worst
-constexpr double kMuseLogitMultiplier = 0.17677669529663689;  // 2^-2.5
-constexpr double kMuseSumEpsilon = 1e-15;
 constexpr double kShiftedAlpha = 1.702;
 constexpr double kShiftedLimit = 7.0;
+
+// Not sizes, which tensors are compared with, but what else there is no second source for.
+constexpr internal::KeyNames kTold = {"num_experts_per_tok",
+                                      "num_experts_per_token",
+                                      "experts_per_token",
+                                      "moe_topk",
+                                      "moe_top_k",
+                                      "top_k_experts",
+                                      "hidden_act",
+                                      "hidden_activation",
+                                      "mlp_hidden_act",
+                                      "swiglu_alpha",
+                                      "swiglu_beta",
+                                      "swiglu_limit",
+                                      "scoring_func",
+                                      "moe_router_activation_func",
+                                      "score_function",
+                                      "norm_topk_prob",
+                                      "moe_renormalize",
+                                      "routed_scaling_factor",
+                                      "n_group",
+                                      "num_expert_group",
+                                      "topk_group",
+                                      "topk_method",
+                                      "use_routing_bias",
+                                      "use_grouped_topk",
+                                      "output_multiplier",
+                                      "post_norm_eps",
+                                      "moe_apply_router_weight_on_input",
+                                      "first_k_dense_replace",
+                                      "moe_layer_freq",
+                                      "decoder_sparse_step",
+                                      "mlp_only_layers",
+                                      "interleave_moe_layer_step",
+                                      "moe_layers",
+                                      "moe_layers_enum",
+                                      "mlp_layer_types",
+                                      "layers_block_type",
+                                      "hybrid_override_pattern",
+                                      "num_dense_layers",
+                                      "quantization_config"};
 
 bool is_muse_spark(const Keys& keys, const std::vector<std::string>& architectures) {
   return keys.find("moe_hidden_size") != nullptr ||
@@ -47,15 +87,23 @@ std::string_view formula_of(std::string_view activation) {
 
 // silu, or the name of SwiGLU in one of its spellings.
 std::string activation_of(const Keys& keys) {
+  std::string out;
+  const char* from = nullptr;
   for (const char* key : {"mlp_hidden_act", "hidden_act", "hidden_activation"}) {
     const auto value = keys.string(key);
     if (!value) continue;
     if (*value != "silu" && *value != "swiglu" && *value != "swigluoai")
       fail(ErrorKind::unsupported, "{}: {} is '{}'{}, kerf implements silu (SwiGLU)", keys.file(), key,
            shown(*value), formula_of(*value));
-    return *value == "swigluoai" ? *value : "silu";
+    const std::string own = *value == "swigluoai" ? *value : "silu";
+    if (from != nullptr && own != out)
+      fail(ErrorKind::checkpoint, "{}: {} but {}, wanted the same", keys.file(), keys.said({from}),
+           keys.said({key}));
+    out = own;
+    from = key;
   }
-  fail(ErrorKind::checkpoint, "{}: no hidden_act, wanted silu", keys.file());
+  if (from == nullptr) fail(ErrorKind::checkpoint, "{}: no hidden_act, wanted silu", keys.file());
+  return out;
 }
 
 // A key of SwiGLU that means nothing in a model of this family is refused: its own code may mean something.
@@ -74,65 +122,11 @@ SwigluConfig swiglu_of(const Keys& keys, const Family& family, bool by_name) {
   if (kind == internal::Swiglu::plain) refuse_swiglu_key(keys, "swiglu_limit", family);
   if (kind == internal::Swiglu::plain) return out;
   out.limit = keys.number("swiglu_limit", true);
+  if (!out.limit && family.swiglu_limit > 0) out.limit = family.swiglu_limit;
   if (kind == internal::Swiglu::clamped) return out;
   if (!out.limit) out.limit = kShiftedLimit;
   out.alpha = keys.number("swiglu_alpha", true).value_or(kShiftedAlpha);
   out.beta = 1.0;
-  return out;
-}
-
-std::string scoring_of(const Keys& keys, const Family& family) {
-  std::string out(family.scoring);
-  for (const char* key : {"scoring_func", "moe_router_activation_func"}) {
-    const auto value = keys.string(key);
-    if (!value) continue;
-    if (*value != "softmax" && *value != "sigmoid")
-      fail(ErrorKind::unsupported, "{}: {} is '{}', kerf implements softmax and sigmoid", keys.file(), key,
-           shown(*value));
-    out = *value;
-  }
-  return out;
-}
-
-bool normalises(const Keys& keys, const Family& family) {
-  std::optional<bool> told;
-  for (const char* key : {"norm_topk_prob", "moe_renormalize"})
-    if (const auto value = keys.boolean(key)) told = value;
-  if (family.normalises == Normalises::always && told == false)
-    fail(ErrorKind::unsupported, "{}: norm_topk_prob is false, but {} always normalises", keys.file(),
-         family.name);
-  return told.value_or(family.normalises != Normalises::if_told);
-}
-
-// How topk_method chooses; true: with a selection bias.
-bool biased_by_method(const Keys& keys, const RouterConfig& router) {
-  const auto method = keys.string("topk_method");
-  if (!method || *method == "greedy") return false;
-  if (*method == "noaux_tc") return true;
-  if (*method == "group_limited_greedy" && router.n_group <= 1) return false;
-  fail(ErrorKind::unsupported, "{}: topk_method is '{}'{}, kerf implements noaux_tc and greedy", keys.file(),
-       shown(*method), router.n_group > 1 ? fmt::format(" with n_group {}", router.n_group) : "");
-}
-
-RouterConfig router_of(const Keys& keys, const Family& family, bool muse) {
-  RouterConfig out;
-  out.scoring = muse && keys.find("scoring_func") == nullptr ? "sigmoid" : scoring_of(keys, family);
-  out.norm_topk_prob = normalises(keys, family);
-  out.routed_scaling = keys.number("routed_scaling_factor", true).value_or(1.0);
-  out.n_group = keys.any_integer({"n_group", "num_expert_group"}, 0).value_or(0);
-  out.topk_group = keys.integer("topk_group", 0).value_or(0);
-  out.selection_bias = biased_by_method(keys, out) || muse || family.selection_bias;
-  if (keys.boolean("use_routing_bias") == false) out.selection_bias = false;
-  out.weights_on_input = keys.boolean("moe_apply_router_weight_on_input").value_or(family.weights_on_input);
-  if (muse) {
-    out.logit_multiplier = keys.number("output_multiplier", true).value_or(kMuseLogitMultiplier);
-    out.sum_epsilon = kMuseSumEpsilon;
-  }
-  if (!family.name.empty() || muse) return out;
-  if (keys.find("scoring_func") == nullptr && keys.find("moe_router_activation_func") == nullptr)
-    out.assumptions.emplace_back("no scoring_func: softmax is taken for granted");
-  if (keys.find("norm_topk_prob") == nullptr && keys.find("moe_renormalize") == nullptr)
-    out.assumptions.emplace_back("no norm_topk_prob: weights that add up to 1 are taken for granted");
   return out;
 }
 
@@ -149,6 +143,7 @@ std::int64_t shared_experts_of(const Keys& keys) {
 
 void apply(internal::Quantisation quantisation, ModelConfig& config) {
   config.quant_algo = std::move(quantisation.algo);
+  config.quant_said_in = std::move(quantisation.said_in);
   config.group_size = quantisation.group_size;
   config.excluded_modules = std::move(quantisation.excluded);
   config.quantised_modules = std::move(quantisation.modules);
@@ -165,10 +160,15 @@ ModelConfig model_config_of(const std::string& text, const std::filesystem::path
   ModelConfig out;
   const std::vector<std::string> architectures = keys.strings("architectures");
   const std::string model_type = keys.string("model_type").value_or("");
-  const Family family = internal::family_of(model_type, architectures);
+  const bool muse = is_muse_spark(keys, architectures);
+  const Family family =
+      muse ? internal::family_named("muse-spark") : internal::family_of(model_type, architectures);
+  keys.same_in_both(kTold);
   out.family = family.name;
   out.architecture = architectures.empty() ? model_type : architectures.front();
   out.layers = keys.size({"num_hidden_layers"});
+  out.mtp_layers = internal::read_mtp_layers(keys);
+  out.expert_layers = internal::read_expert_layers(keys, family, out.layers, out.mtp_layers);
   out.experts = keys.size({"num_experts", "num_local_experts", "n_routed_experts"});
   out.top_k = keys.size({"num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk",
                          "moe_top_k", "top_k_experts"});
@@ -187,9 +187,7 @@ ModelConfig model_config_of(const std::string& text, const std::filesystem::path
   out.activation = activation_of(keys);
   out.swiglu = swiglu_of(keys, family, out.activation == "swigluoai");
   out.activation = "silu";
-  const bool muse = is_muse_spark(keys, architectures);
-  if (muse) out.family = "muse-spark";
-  out.router = router_of(keys, family, muse);
+  out.router = internal::read_router(keys, family, muse, out.experts, out.top_k);
   out.shared_experts = shared_experts_of(keys);
   internal::refuse_unknown_keys(keys);
   if (muse) {
@@ -256,14 +254,21 @@ ModelConfig read_config_at(const std::filesystem::path& path) {
   return read_model_config(path);
 }
 
+std::int64_t routed_layers(const ModelConfig& config) {
+  if (!config.expert_layers.told()) return config.layers;
+  return std::count(config.expert_layers.routed.begin(), config.expert_layers.routed.end(), true);
+}
+
 std::int64_t excluded_layers(const ModelConfig& config) {
   ModelConfig asked = config;
   if (asked.quant_algo.empty()) asked.quant_algo = "NVFP4";  // the lists alone are asked about
   const internal::QuantisedExperts quantised(asked);
   const auto most = static_cast<std::size_t>(kMostMatches / std::max<std::int64_t>(config.layers, 1));
   if (quantised.patterns() > most)
-    fail(ErrorKind::checkpoint, "{} globs in exclude_modules and the like for {} layers, wanted at most {}",
-         quantised.patterns(), config.layers, most);
+    fail(ErrorKind::checkpoint,
+         "{}: {} globs in exclude_modules and the like for {} layers, wanted at most {}",
+         config.quant_said_in.empty() ? "the configuration" : config.quant_said_in, quantised.patterns(),
+         config.layers, most);
   const bool quantised_elsewhere = !quantised.elsewhere().empty();
   // Whether the lists leave out the layer's experts, whatever the model calls itself and them.
   const auto excluded = [&](std::int64_t layer) {
@@ -282,7 +287,8 @@ std::int64_t excluded_layers(const ModelConfig& config) {
     return !named;
   };
   std::int64_t count = 0;
-  for (std::int64_t layer = 0; layer < config.layers; ++layer) count += excluded(layer) ? 1 : 0;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer)
+    count += config.expert_layers.may_be_in(layer) && excluded(layer) ? 1 : 0;
   return count;
 }
 

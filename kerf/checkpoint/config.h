@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kerf/checkpoint/expert_layers.h"
+
 namespace kerf::checkpoint {
 
 // Tensors beside the experts, below a layer's prefix: the weight of the norm after them, and the bias of the
@@ -33,8 +35,13 @@ struct RouterConfig {
   bool selection_bias = false;  // e_score_correction_bias takes part in the selection
   // The weights multiply the experts' input, not their output (Llama-4). kerf has no such step.
   bool weights_on_input = false;
-  // What is taken for granted where the file names no model that kerf knows and leaves keys out; empty
-  // elsewhere.
+  // Why kerf routes nothing for this model, where it computes nothing of the kind: file, and key and value or
+  // what the family's code does. Routes that come with their weights are another matter. Empty elsewhere.
+  std::string not_computed;
+  // Where the file says that there is no selection bias, what says so; empty elsewhere.
+  std::string no_bias_by;
+  // What is taken for granted where the file leaves keys out: of a family, what its code does then; of a
+  // model that kerf does not know, the usual.
   std::vector<std::string> assumptions;
 };
 
@@ -74,6 +81,8 @@ struct ModelConfig {
   std::string architecture;
   std::string family;  // "qwen3-moe", ...: what is taken from model_type or the architecture; empty: unknown
   std::int64_t layers = 0;
+  std::int64_t mtp_layers = 0;    // for predicting further tokens, which may stand behind those
+  ExpertLayers expert_layers;     // which of them have routed experts
   std::int64_t experts = 0;       // E
   std::int64_t hidden = 0;        // H: the experts' own input and output width
   std::int64_t model_hidden = 0;  // the model's width (differs from H where experts are pooled)
@@ -88,6 +97,7 @@ struct ModelConfig {
   // "NVFP4", "W4A16_NVFP4", "MIXED_PRECISION" (quantised_modules says more), or empty where nothing is
   // quantised.
   std::string quant_algo;
+  std::string quant_said_in;  // file and key of what follows, for messages
   std::int64_t group_size = 16;
   std::vector<std::string> excluded_modules;        // names, globs, "re:..."
   std::vector<QuantisedModules> quantised_modules;  // empty: all that are not excluded
@@ -115,8 +125,11 @@ ModelConfig read_model_config(const std::filesystem::path& path);
 // hf_quant_config.json; else the file alone.
 ModelConfig read_config_at(const std::filesystem::path& path);
 
-// How many of the config's layers have experts that the quantisation leaves out (BF16), by excluded_modules
-// and quantised_modules.
+// How many layers have routed experts by the config: all of them where it does not say.
+std::int64_t routed_layers(const ModelConfig& config);
+
+// How many of those have experts that the quantisation leaves out (BF16), by excluded_modules and
+// quantised_modules.
 std::int64_t excluded_layers(const ModelConfig& config);
 
 }  // namespace kerf::checkpoint

@@ -32,6 +32,28 @@ const json* Keys::find(const char* key) const {
   return nullptr;
 }
 
+bool Keys::mentions(const char* key) const {
+  return (text_ != nullptr && text_->contains(key)) || top_.contains(key);
+}
+
+void Keys::same_in_both(KeyNames names) const {
+  if (text_ == nullptr) return;
+  for (const char* name : names) {
+    const auto inner = text_->find(name);
+    const auto outer = top_.find(name);
+    if (inner == text_->end() || outer == top_.end() || inner->is_null() || outer->is_null()) continue;
+    if (*inner != *outer)
+      fail(ErrorKind::checkpoint, "{}: text_config.{} is {} but {} is {}, wanted the same", file_, name,
+           got(*inner), name, got(*outer));
+  }
+}
+
+std::string Keys::said(KeyNames names) const {
+  for (const char* name : names)
+    if (const json* value = find(name)) return fmt::format("{} is {}", name, shown(value->dump()));
+  return {};
+}
+
 void Keys::wrong(const char* key, const json& value, std::string_view wanted) const {
   fail(ErrorKind::checkpoint, "{}: {} is {}, wanted {}", file_, key, got(value), wanted);
 }
@@ -46,19 +68,38 @@ std::optional<std::int64_t> Keys::integer(const char* key, std::int64_t least) c
   return value->get<std::int64_t>();
 }
 
-std::optional<std::int64_t> Keys::any_integer(KeyNames names, std::int64_t least) const {
-  std::optional<std::int64_t> out;
+namespace {
+
+// What the names that are there agree on.
+template <typename Value, typename Read>
+std::optional<Value> agreed(const Keys& keys, KeyNames names, const Read& read) {
+  std::optional<Value> out;
   const char* from = nullptr;
   for (const char* name : names) {
-    const auto value = integer(name, least);
+    const std::optional<Value> value = read(name);
     if (!value) continue;
     if (out && *out != *value)
-      fail(ErrorKind::checkpoint, "{}: {} is {} but {} is {}, wanted the same", file_, from, *out, name,
-           *value);
+      fail(ErrorKind::checkpoint, "{}: {} but {}, wanted the same", keys.file(), keys.said({from}),
+           keys.said({name}));
+    if (out) continue;
     out = value;
     from = name;
   }
   return out;
+}
+
+}  // namespace
+
+std::optional<std::int64_t> Keys::any_integer(KeyNames names, std::int64_t least) const {
+  return agreed<std::int64_t>(*this, names, [&](const char* name) { return integer(name, least); });
+}
+
+std::optional<bool> Keys::any_boolean(KeyNames names) const {
+  return agreed<bool>(*this, names, [&](const char* name) { return boolean(name); });
+}
+
+std::optional<std::string> Keys::any_string(KeyNames names) const {
+  return agreed<std::string>(*this, names, [&](const char* name) { return string(name); });
 }
 
 std::int64_t Keys::size(KeyNames names) const {

@@ -33,6 +33,7 @@ constexpr auto kRead = std::to_array<std::string_view>({"num_experts",
                                                         "moe_intermediate_size",
                                                         "scoring_func",
                                                         "moe_router_activation_func",
+                                                        "score_function",
                                                         "topk_method",
                                                         "norm_topk_prob",
                                                         "moe_renormalize",
@@ -40,7 +41,17 @@ constexpr auto kRead = std::to_array<std::string_view>({"num_experts",
                                                         "n_group",
                                                         "num_expert_group",
                                                         "topk_group",
+                                                        "use_grouped_topk",
                                                         "use_routing_bias",
+                                                        "moe_layer_freq",
+                                                        "moe_layers",
+                                                        "moe_layers_enum",
+                                                        "moe_layer_start_index",
+                                                        "moe_layer_end_index",
+                                                        "moe_layer_interval",
+                                                        "interleave_moe_layer_step",
+                                                        "expert_layer_period",
+                                                        "expert_layer_offset",
                                                         "hidden_act",
                                                         "hidden_activation",
                                                         "mlp_hidden_act",
@@ -55,28 +66,22 @@ constexpr auto kRead = std::to_array<std::string_view>({"num_experts",
                                                         "shared_intermediate_size",
                                                         "moe_apply_router_weight_on_input"});
 
-// About training, about which layers have experts (the tensors say), about shared experts (which kerf does
-// not compute, and says so), about attention or other parts, or about the precision of a router's logits.
+// About training, about shared experts (which kerf does not compute, and says so), about attention or other
+// parts, or about the precision of a router's logits.
 constexpr auto kBeside = std::to_array<std::string_view>(
     {// training
      "output_router_logits", "router_aux_loss_coef", "router_z_loss_coef", "router_jitter_noise",
      "moe_jitter_eps", "moe_loss_weight", "moe_aux_loss_coef", "moe_router_load_balancing_type",
      "num_experts_per_group",
-     // which layers
-     "moe_layer_freq", "moe_layers", "moe_layers_enum", "moe_layer_start_index", "moe_layer_end_index",
-     "moe_layer_interval", "moe_layer_offset", "moe_every_n_layer", "interleave_moe_layer_step",
-     "expert_layer_period", "expert_layer_offset", "enable_moe_block", "is_moe",
      // shared experts
      "shared_moe_mode", "shared_expert_combination_strategy", "moe_shared_expert_overlap",
      // attention, other parts
      "index_topk", "index_topk_freq", "index_topk_pattern", "index_topk_blocks", "mamba_hidden_act",
      "n_groups", "mamba_n_groups", "vision_hidden_act", "projector_hidden_act",
-     // grouped selection is what n_group and topk_group say
-     "use_grouped_topk",
      // logits come in f32
      "router_dtype", "moe_router_dtype", "moe_gate_dtype"});
 
-// Change the result, but not at this value.
+// Change the result, but not at this value. Looked for whatever words their names have.
 struct Neutral {
   std::string_view key;
   const char* value;  // JSON
@@ -94,6 +99,14 @@ constexpr auto kNeutral = std::to_array<Neutral>({{"mlp_bias", "false"},
                                                   {"zero_expert_num", "0"},
                                                   {"expert_capacity", "0"},
                                                   {"moe_latent_size", "0"},
+                                                  {"moe_every_n_layer", "1"},
+                                                  {"moe_layer_offset", "0"},
+                                                  {"enable_moe_block", "true"},
+                                                  {"is_moe", "true"},
+                                                  {"add_bias_linear", "false"},
+                                                  {"use_bias", "false"},
+                                                  {"use_mlp_bias", "false"},
+                                                  {"gated_linear_unit", "true"},
                                                   {"num_hash_routed_layers", "0"}});
 
 // Only what is about the experts' own mathematics: the bare word is in other keys' names, too.
@@ -109,9 +122,10 @@ bool holds(const List& list, std::string_view key) {
 }
 
 void judge(const Keys& keys, const std::string& key, const json& value) {
-  if (value.is_null() || !concerns_experts(key) || holds(kRead, key) || holds(kBeside, key)) return;
+  if (value.is_null() || holds(kRead, key) || holds(kBeside, key)) return;
   const auto* const neutral =
       std::find_if(kNeutral.begin(), kNeutral.end(), [&](const Neutral& n) { return n.key == key; });
+  if (neutral == kNeutral.end() && !concerns_experts(key)) return;
   if (neutral == kNeutral.end())
     fail(ErrorKind::unsupported,
          "{}: {} is {}: kerf does not know this key, which may change the routed experts", keys.file(),

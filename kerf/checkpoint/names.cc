@@ -54,6 +54,18 @@ std::optional<LayerName> parse_layer_name(std::string_view name) {
   return std::nullopt;
 }
 
+std::optional<OddLayerName> parse_odd_layer_name(std::string_view name) {
+  for (const std::string_view prefix : layer_bases) {
+    std::string_view rest = name;
+    if (!take(rest, prefix) || !take(rest, "layers.")) continue;
+    const std::size_t dot = rest.find('.');
+    std::string_view number = rest;
+    if (dot == std::string_view::npos || take_number(number)) return std::nullopt;
+    return OddLayerName{rest.substr(0, dot), rest.substr(dot + 1)};
+  }
+  return std::nullopt;
+}
+
 ExpertName parse_expert_name(std::string_view rest) {
   if (rest == post_norm_name) return {ExpertNaming::post_norm, -1, {}, {}, 0};
   for (const std::string_view root : expert_roots) {

@@ -1,6 +1,7 @@
 #include "kerf/checkpoint/internal/quantisation.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <optional>
 #include <set>
@@ -16,7 +17,22 @@ using nlohmann::json;
 
 constexpr std::string_view kBoth = "NVFP4 and W4A16_NVFP4";
 
-bool is_nvfp4(std::string_view algo) { return algo == "NVFP4" || algo == "W4A16_NVFP4"; }
+// Of quantisation's own keys, those that change nothing here: other parts' algorithms, and who wrote the
+// file.
+constexpr auto kBeside = std::to_array<std::string_view>(
+    {"quant_method", "quant_algo", "group_size", "exclude_modules", "ignore", "quantized_layers",
+     "config_groups", "kv_cache_quant_algo", "kv_cache_scheme", "producer", "version"});
+
+// ModelOpt's other algorithms have scales of inputs, zero points, low-rank parts. A key that is not known is
+// refused unless it says no.
+void refuse_unknown_keys(const Keys& keys) {
+  for (const json* object : keys.objects())
+    for (const auto& [key, value] : object->items())
+      if (std::find(kBeside.begin(), kBeside.end(), key) == kBeside.end() && !value.is_null() &&
+          value != json(false) && !(value.is_structured() && value.empty()))
+        fail(ErrorKind::unsupported, "{}: {} is {}: kerf does not know this key of a quantisation",
+             keys.file(), shown(key), got(value));
+}
 
 void take_group_size(const Keys& keys, Quantisation& out) {
   out.group_size = keys.integer("group_size", 0).value_or(out.group_size);
@@ -34,8 +50,34 @@ void read_quantised_layers(const Keys& keys, Quantisation& out) {
     const Keys inner(fmt::format("{}: quantized_layers.{}", keys.file(), shown(entry.key())), entry.value());
     const auto algo = inner.string("quant_algo");
     if (!algo) fail(ErrorKind::checkpoint, "{}: no quant_algo", inner.file());
-    if (is_nvfp4(*algo)) take_group_size(inner, out);
+    if (is_nvfp4(*algo)) {
+      take_group_size(inner, out);
+      refuse_unknown_keys(inner);
+    }
+    require_readable(keys, "quantized_layers", entry.key());
     out.modules.push_back({entry.key(), *algo});
+  }
+}
+
+// ModelOpt's groups repeat what quant_algo says of all; where they say something else, nobody knows which
+// counts.
+void compare_group(const Keys& group, Quantisation& out) {
+  for (const char* part : {"weights", "input_activations"}) {
+    const json* value = group.find(part);
+    if (value == nullptr) continue;
+    const Keys keys(fmt::format("{}.{}", group.file(), part), *value);
+    if (const std::string_view input = "input_activations"; part == input && out.algo == "W4A16_NVFP4")
+      fail(ErrorKind::checkpoint, "{} is {}, but quant_algo is {}: wanted none", keys.file(), got(*value),
+           out.algo);
+    take_group_size(keys, out);
+    if (const auto bits = keys.integer("num_bits", 1); bits && *bits != 4)
+      fail(ErrorKind::checkpoint, "{}: num_bits is {}, but quant_algo is {}: wanted 4", keys.file(), *bits,
+           out.algo);
+    if (const auto type = keys.string("type"); type && *type != "float")
+      fail(ErrorKind::checkpoint, "{}: type is '{}', but quant_algo is {}: wanted float", keys.file(),
+           shown(*type), out.algo);
+    if (const json* dynamic = keys.find("dynamic"); dynamic != nullptr && *dynamic == json(true))
+      fail(ErrorKind::unsupported, "{}: dynamic is true, kerf implements stored global scales", keys.file());
   }
 }
 
@@ -54,81 +96,17 @@ Quantisation read_algo(const Keys& keys) {
     take_group_size(keys, out);
     if (const json* groups = keys.find("config_groups")) {
       if (!groups->is_object()) keys.wrong("config_groups", *groups, "an object");
-      for (const auto& group : groups->items()) {
-        const Keys inner(fmt::format("{}: config_groups.{}", keys.file(), shown(group.key())), group.value());
-        if (const json* weights = inner.find("weights"))
-          take_group_size(Keys(inner.file() + ".weights", *weights), out);
-      }
+      for (const auto& group : groups->items())
+        compare_group(
+            Keys(fmt::format("{}: config_groups.{}", keys.file(), shown(group.key())), group.value()), out);
     }
   }
-  out.excluded = keys.strings("exclude_modules");
-  for (std::string& name : keys.strings("ignore")) out.excluded.push_back(std::move(name));
-  return out;
-}
-
-// What one of compressed-tensors' descriptions of values is: "" for 4-bit floats in groups of 16, or what
-// else.
-std::string other_than_nvfp4(const Keys& keys) {
-  const auto bits = keys.integer("num_bits", 1);
-  const auto type = keys.string("type").value_or("int");
-  if (bits != 4 || type != "float") return fmt::format("{}-bit {}", bits.value_or(0), shown(type));
-  const auto group = keys.integer("group_size", -1);
-  if (group != 16) return fmt::format("4-bit float in groups of {}", group.value_or(0));
-  if (keys.boolean("symmetric") == false) return "4-bit float, not symmetric";
-  const auto strategy = keys.string("strategy").value_or("tensor_group");
-  if (strategy != "tensor_group") return fmt::format("4-bit float by {}", shown(strategy));
-  return {};
-}
-
-// "NVFP4", "W4A16_NVFP4", or what the group has instead.
-std::string algo_of_group(const Keys& group) {
-  const json* weights = group.find("weights");
-  if (weights == nullptr) return "weights as they were";
-  if (std::string other = other_than_nvfp4(Keys(group.file() + ".weights", *weights)); !other.empty())
-    return other;
-  const json* inputs = group.find("input_activations");
-  if (inputs == nullptr) return "W4A16_NVFP4";
-  const Keys keys(group.file() + ".input_activations", *inputs);
-  if (const std::string other = other_than_nvfp4(keys); !other.empty())
-    return "NVFP4 weights, inputs " + other;
-  // "local": block scales of the moment under a stored global scale. true: a global scale of the moment, too.
-  if (const json* dynamic = keys.find("dynamic"); dynamic != nullptr && *dynamic == json(true))
-    return "NVFP4 weights, inputs without a stored global scale (dynamic is true)";
-  return "NVFP4";
-}
-
-void refuse_transforms(const Keys& keys) {
-  if (const json* transforms = keys.find("transform_config"); transforms != nullptr && !transforms->empty())
-    fail(ErrorKind::unsupported, "{}: transform_config is {}: kerf applies no transforms", keys.file(),
-         got(*transforms));
-  const json* sparsity = keys.find("sparsity_config");
-  if (sparsity == nullptr || !sparsity->is_object() || sparsity->empty()) return;
-  const auto format = Keys(keys.file() + ".sparsity_config", *sparsity).string("format").value_or("");
-  if (format != "dense" && !format.empty())
-    fail(ErrorKind::unsupported, "{}: sparsity_config has the format '{}', kerf reads dense weights",
-         keys.file(), shown(format));
-}
-
-Quantisation read_compressed_tensors(const Keys& keys) {
-  Quantisation out;
-  refuse_transforms(keys);
-  const json* groups = keys.find("config_groups");
-  if (groups == nullptr || !groups->is_object() || groups->empty())
-    fail(ErrorKind::checkpoint, "{}: no config_groups, wanted an object", keys.file());
-  std::set<std::string> algos;
-  for (const auto& entry : groups->items()) {
-    const Keys group(fmt::format("{}: config_groups.{}", keys.file(), shown(entry.key())), entry.value());
-    const std::string algo = algo_of_group(group);
-    algos.insert(algo);
-    for (std::string& target : group.strings("targets")) out.modules.push_back({std::move(target), algo});
-  }
-  if (std::none_of(algos.begin(), algos.end(), is_nvfp4))
-    fail(ErrorKind::unsupported, "{}: format '{}' has {}, kerf implements {} (nvfp4-pack-quantized)",
-         keys.file(), shown(keys.string("format").value_or("")), fmt::join(algos, ", "), kBoth);
-  out.algo = algos.size() == 1 ? *algos.begin() : std::string(mixed_precision);
-  out.excluded = keys.strings("ignore");
-  // One class of modules with one algorithm is what is not excluded.
-  if (out.modules.size() == 1 && out.modules.front().pattern == "Linear") out.modules.clear();
+  refuse_unknown_keys(keys);
+  for (const char* key : {"exclude_modules", "ignore"})
+    for (std::string& name : keys.strings(key)) {
+      require_readable(keys, key, name);
+      out.excluded.push_back(std::move(name));
+    }
   return out;
 }
 
@@ -163,15 +141,30 @@ bool is_class(const std::string& pattern) {
 
 }  // namespace
 
-Quantisation read_modelopt(const Keys& keys) { return read_algo(keys); }
+bool is_nvfp4(std::string_view algo) { return algo == "NVFP4" || algo == "W4A16_NVFP4"; }
+
+void require_readable(const Keys& keys, std::string_view key, const std::string& pattern) {
+  if (!ModulePattern(pattern, true).readable())
+    fail(ErrorKind::unsupported,
+         "{}: {} has the pattern '{}', which kerf cannot read: wanted a name, a glob, or after re: an "
+         "expression "
+         "without look-around, back references and large counts",
+         keys.file(), key, shown(pattern));
+}
+
+Quantisation read_modelopt(const Keys& keys) {
+  Quantisation out = read_algo(keys);
+  out.said_in = keys.file();
+  return out;
+}
 
 Quantisation read_quantisation_config(const Keys& config) {
   const json* value = config.find("quantization_config");
   if (value == nullptr) return {};
   const Keys keys(config.file() + ": quantization_config", *value);
   if (const json* nested = keys.find("quantization"))
-    return read_algo(Keys(keys.file() + ".quantization", *nested));
-  if (keys.find("quant_algo") != nullptr) return read_algo(keys);
+    return read_modelopt(Keys(keys.file() + ".quantization", *nested));
+  if (keys.find("quant_algo") != nullptr) return read_modelopt(keys);
   const auto method = keys.string("quant_method");
   if (method == "compressed-tensors") return read_compressed_tensors(keys);
   if (method)
@@ -181,7 +174,7 @@ Quantisation read_quantisation_config(const Keys& config) {
 }
 
 QuantisedExperts::QuantisedExperts(const ModelConfig& config)
-    : all_(config.quant_algo), has_rules_(!config.quantised_modules.empty()) {
+    : all_(config.quant_algo), said_in_(config.quant_said_in), has_rules_(!config.quantised_modules.empty()) {
   const auto is_name = [](const ModulePattern& p) { return p.kind() == ModulePattern::Kind::name; };
   for (const std::string& text : config.excluded_modules) {
     ModulePattern pattern(text, true);
@@ -254,11 +247,42 @@ std::string QuantisedExperts::algo(std::int64_t layer, const std::string& expert
   if (const auto rules = names_.find(layer); rules != names_.end())
     for (const Rule& rule : rules->second) look(rule);
   if (found.size() > 1)
-    fail(ErrorKind::checkpoint,
-         "layer {}: the configuration quantises its experts in {} ways ({}), wanted one", layer, found.size(),
-         fmt::join(found, ", "));
+    fail(ErrorKind::checkpoint, "{}: layer {}: quantises its experts in {} ways ({}), wanted one", said_in(),
+         layer, found.size(), fmt::join(found, ", "));
   if (!found.empty()) return *found.begin();
   return elsewhere();
+}
+
+std::string QuantisedExperts::algo_of_part(std::int64_t layer, const std::string& part) const {
+  const std::span<const std::string> none;
+  const auto rule = [&](const std::vector<Rule>& rules) -> const Rule* {
+    const auto found = std::find_if(rules.begin(), rules.end(), [&](const Rule& r) {
+      return !is_class(r.pattern.text()) && covers_any(r.pattern, part, none);
+    });
+    return found == rules.end() ? nullptr : &*found;
+  };
+  if (const auto rules = names_.find(layer); rules != names_.end())
+    if (const Rule* found = rule(rules->second)) return found->algo;
+  for (const std::vector<Rule>* rules : {&patterns_, &others_})
+    if (const Rule* found = rule(*rules)) return found->algo;
+  return elsewhere();
+}
+
+void QuantisedExperts::require_all_parts(std::int64_t layer, const std::string& experts,
+                                         std::span<const std::string> parts, const std::string& algo) const {
+  if (!has_rules_ || algo.empty() || algo_of_part(layer, experts) == algo) return;
+  // Rules for single modules: by name most are found at once.
+  std::set<std::string_view> named;
+  if (const auto rules = names_.find(layer); rules != names_.end())
+    for (const Rule& rule : rules->second)
+      if (rule.algo == algo) named.insert(rule.pattern.text());
+  for (const std::string& part : parts) {
+    if (named.contains(part) || algo_of_part(layer, part) == algo) continue;
+    const std::string other = algo_of_part(layer, part);
+    fail(ErrorKind::checkpoint,
+         "{}: layer {}: {} is {}, but other modules of its experts are {}: wanted one for all", said_in(),
+         layer, part, other.empty() ? "not quantised" : other, algo);
+  }
 }
 
 }  // namespace kerf::checkpoint::internal

@@ -143,31 +143,33 @@ LayerScales Layer::scales(Faults& faults) const {
   out.ws2_down = usable(weight_scales[2]);
   compare_gate_up(out);
 
+  // The configuration decides, as it does in vLLM: input scales beside weight-only experts are not used. That
+  // they are sound is asked for all the same.
+  out.weight_only = source_.quant_algo == "W4A16_NVFP4";
   if (has_input_scales()) {
     for (const Projection p : all_projections)
       report(p, Part::input_scale, input_scales[static_cast<std::size_t>(p)]);
     for (Values& values : input_scales) values = scales_of(std::move(values));
+    out.in_gate = usable(input_scales[0]);
+    out.in_up = usable(input_scales[1]);
+    out.in_down = usable(input_scales[2]);
+  }
+  if (has_input_scales() && !out.weight_only) {
     const Range first = range_of({&input_scales[0], &input_scales[1]});
     const Range second = range_of({&input_scales[2]});
     out.in13 = first.largest;
     out.in2 = second.largest;
     out.least13 = first.least;
     out.least2 = second.least;
-    out.in_gate = usable(input_scales[0]);
-    out.in_up = usable(input_scales[1]);
-    out.in_down = usable(input_scales[2]);
     return out;
   }
-  if (source_.quant_algo == "W4A16_NVFP4") {
-    out.weight_only = true;
-  } else {
+  if (!out.weight_only)
     faults.add(
         fmt::format("missing {}", part_name(Part::input_scale)),
         fmt::format("layer {}, {}, {} of {} experts, value missing: no expert has one; such a checkpoint is "
                     "weight-only (W4A16), but its quant_algo is {}{}",
                     index(), tensor_name(Projection::gate, Part::input_scale, 0), experts, experts,
                     source_.quant_algo, file(Projection::gate, Part::input_scale, 0)));
-  }
   out.in13 = out.in2 = out.least13 = out.least2 = kNone;
   return out;
 }

@@ -298,7 +298,15 @@ std::vector<std::int64_t> select_layers(const checkpoint::Checkpoint& from,
   std::sort(layers.begin(), layers.end());
   layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
   if (layers.empty()) fail(ErrorKind::checkpoint, "{} has no routed experts", from.directory().string());
-  for (const std::int64_t index : layers) (void)from.layer(index);  // throws where there is none
+  if (wanted.empty() && !from.layer_faults().empty())
+    fail(ErrorKind::checkpoint, "{}: {}\nlayers that are there run where they are named: {}",
+         from.directory().string(), from.layer_faults().text(), fmt::join(from.moe_layers(), ","));
+  for (const std::int64_t index : layers) {
+    (void)from.layer(index);  // throws where there is none
+    if (!from.config().expert_layers.may_be_in(index))
+      fail(ErrorKind::checkpoint, "layer {}: routed experts in a layer that has none (config.json: {})",
+           index, from.config().expert_layers.said_by);
+  }
   return layers;
 }
 

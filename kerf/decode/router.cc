@@ -40,6 +40,7 @@ routing::Router router_of(const checkpoint::ModelConfig& config) {
          "{} multiplies the experts' input by the routing weights (top {}); kerf multiplies their output",
          config.family.empty() ? "a model whose moe_apply_router_weight_on_input is true" : config.family,
          config.top_k);
+  if (!from.not_computed.empty()) fail(ErrorKind::unsupported, "{}", from.not_computed);
   routing::Router router;
   router.experts = config.experts;
   router.top_k = config.top_k;

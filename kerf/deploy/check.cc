@@ -115,7 +115,7 @@ std::optional<decode::MemoryRequest> sizes_of(const ModelSizes& given, Check& ch
   out.hidden = given.hidden.value_or(config.hidden);
   out.intermediate = given.intermediate.value_or(config.intermediate);
   out.top_k = given.top_k.value_or(config.top_k);
-  const std::int64_t layers = given.layers.value_or(given.config ? config.layers : 1);
+  const std::int64_t layers = given.layers.value_or(given.config ? checkpoint::routed_layers(config) : 1);
   out.bf16_layers = given.bf16_layers.value_or(given.config ? checkpoint::excluded_layers(config) : 0);
   out.nvfp4_layers = layers - out.bf16_layers;
   if (out.nvfp4_layers < 0)

@@ -72,6 +72,11 @@ ExportedLayer facts_of(const checkpoint::MoeLayer& layer, const checkpoint::Laye
   out.fused = layer.dialect() == "fused";
   if (out.kind == ExpertKind::bf16) return out;
   out.has_inputs = !scales.weight_only;
+  if (scales.weight_only && !scales.in_gate.empty())
+    fail(ErrorKind::unsupported,
+         "layer {}: input scales beside experts that are weight-only (W4A16) by the configuration: an export "
+         "has no place for them",
+         layer.index());
   const auto keep = [&](const std::string& name, const std::string& from, const tensor::Shape& otherwise) {
     out.scale_shapes.emplace(name, shape_in(layer, from, otherwise));
   };

@@ -34,8 +34,9 @@ std::int64_t check_expert(const MoeLayer& layer, std::int64_t e, Faults& faults)
 }
 
 // What stands beside the experts: its bytes that were looked at.
-std::int64_t check_extras(const MoeLayer& layer, Faults& faults) {
+std::int64_t check_extras(const checkpoint::ModelConfig& config, const MoeLayer& layer, Faults& faults) {
   layer.scan_extras(faults);
+  checkpoint::check_selection_bias(config, layer, faults);
   layer.check_block(faults);
   layer.scan_block(faults);
   std::int64_t bytes = 0;
@@ -83,7 +84,7 @@ VerifyReport verify_export(const checkpoint::Checkpoint& from, const Workers& wo
       }
       for (const std::int64_t index : file.moe_layers()) {
         const MoeLayer& layer = file.layer(index);
-        check_extras(layer, report.faults);
+        check_extras(file.config(), layer, report.faults);
         if (layer.kind() == ExpertKind::nvfp4) (void)check_scales(layer, report);
       }
     }
@@ -110,6 +111,7 @@ VerifyReport verify(const checkpoint::Checkpoint& checkpoint, const Workers& wor
   };
   const std::int64_t experts = checkpoint.config().experts;
   VerifyReport report;
+  report.faults.merge(checkpoint.layer_faults());
   std::vector<Task> tasks;
   for (const std::int64_t index : checkpoint.moe_layers())
     for (std::int64_t e = 0; e < experts; ++e) tasks.push_back({&checkpoint.layer(index), e, {}, 0});
@@ -127,7 +129,8 @@ VerifyReport verify(const checkpoint::Checkpoint& checkpoint, const Workers& wor
   });
 
   for (Task& task : tasks) {
-    if (task.expert == 0) report.bytes_checked += check_extras(*task.layer, report.faults);
+    if (task.expert == 0)
+      report.bytes_checked += check_extras(checkpoint.config(), *task.layer, report.faults);
     if (task.expert == 0 && task.layer->kind() == ExpertKind::nvfp4)
       report.bytes_checked += check_scales(*task.layer, report);
     report.faults.merge(task.faults);

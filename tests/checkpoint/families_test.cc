@@ -147,6 +147,8 @@ json gpt_oss() {
 }
 
 json llama_4() {
+  json layers = json::array();
+  for (int l = 0; l < 48; ++l) layers.push_back(l);
   return {{"architectures", {"Llama4ForConditionalGeneration"}},
           {"model_type", "llama4"},
           {"text_config",
@@ -158,7 +160,7 @@ json llama_4() {
             {"num_experts_per_tok", 1},
             {"num_hidden_layers", 48},
             {"interleave_moe_layer_step", 1},
-            {"moe_layers", {0, 1, 2}},
+            {"moe_layers", layers},
             {"output_router_logits", false},
             {"router_aux_loss_coef", 0.001},
             {"router_jitter_noise", 0.0},

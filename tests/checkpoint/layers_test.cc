@@ -293,9 +293,10 @@ TEST(Layers, NamesThatWouldChangeTheResult) {
   EXPECT_THAT(refused_open(two), HasSubstr("two ways"));
 }
 
-TEST(Layers, BeyondTheConfigurationAreANote) {
+TEST(Layers, ForPredictingFurtherTokensAreANote) {
   Onehot onehot({.layers = {ExpertKind::nvfp4, ExpertKind::nvfp4}});
   onehot.config["num_hidden_layers"] = "1";
+  onehot.config["num_nextn_predict_layers"] = "1";
   const TempDir dir;
   onehot.write(dir.path());
   const Checkpoint opened = Checkpoint::open(dir.path());

@@ -2,14 +2,15 @@
 // config.json does not say it, or says it in a key whose meaning is theirs. One line a family.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace kerf::checkpoint::internal {
 
-// Weights of the chosen experts, where norm_topk_prob is absent.
-enum class Normalises : unsigned char { unless_told, if_told, always };
+// Weights of the chosen experts, where norm_topk_prob is absent. The last two know no such key.
+enum class Normalises : unsigned char { unless_told, if_told, always, never };
 
 // What swiglu_limit and swiglu_alpha mean.
 enum class Swiglu : unsigned char {
@@ -33,7 +34,18 @@ struct Family {
   bool selection_bias = false;    // the code adds e_score_correction_bias to the scores
   bool weights_on_input = false;  // routing weights multiply the experts' input, not their output
   Swiglu swiglu = Swiglu::plain;
+  double swiglu_limit = 0;  // where the key is absent; 0: none
   Stacked stacked = Stacked::rows;
+  bool every_layer = false;  // has routed experts, where no key says otherwise
+  // Where the keys are absent: groups and how many of them are chosen from, and what weights are multiplied
+  // by.
+  std::int64_t n_group = 0;
+  std::int64_t topk_group = 0;
+  double scaling = 1.0;
+  bool scales = true;  // false: the code multiplies by no routed_scaling_factor, whatever the file says
+  // How its code chooses experts or weighs them where no key that kerf reads says so and kerf computes
+  // nothing of the kind; empty elsewhere.
+  std::string_view other_routing = {};
 };
 
 // The family of a model_type, else of an architecture ("Qwen3MoeForCausalLM"); one without a name where

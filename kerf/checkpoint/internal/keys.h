@@ -28,6 +28,10 @@ class Keys {
   // text_config's keys where there is one, then the file's own.
   [[nodiscard]] std::vector<const nlohmann::json*> objects() const;
   [[nodiscard]] const nlohmann::json* find(const char* key) const;
+  // Whether the file has the key, null included.
+  [[nodiscard]] bool mentions(const char* key) const;
+  // Error{checkpoint} where one of these keys stands below text_config and beside it with different values.
+  void same_in_both(KeyNames names) const;
   [[noreturn]] void wrong(const char* key, const nlohmann::json& value, std::string_view wanted) const;
 
   [[nodiscard]] std::optional<std::int64_t> integer(const char* key, std::int64_t least) const;
@@ -39,6 +43,11 @@ class Keys {
   [[nodiscard]] std::optional<double> number(const char* key, bool positive) const;
   [[nodiscard]] std::optional<bool> boolean(const char* key) const;
   [[nodiscard]] std::optional<std::string> string(const char* key) const;
+  // A boolean or a string under any of these names; where several are given they must agree.
+  [[nodiscard]] std::optional<bool> any_boolean(KeyNames names) const;
+  [[nodiscard]] std::optional<std::string> any_string(KeyNames names) const;
+  // The first of these keys that is there, "is", and its value: "scoring_func is \"sigmoid\"". For messages.
+  [[nodiscard]] std::string said(KeyNames names) const;
   [[nodiscard]] std::vector<std::string> strings(const char* key) const;
 
  private:

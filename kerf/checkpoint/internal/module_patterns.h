@@ -24,6 +24,8 @@ class ModulePattern {
 
   [[nodiscard]] const std::string& text() const { return text_; }
   [[nodiscard]] Kind kind() const { return kind_; }
+  // False for a regular expression that cannot be read.
+  [[nodiscard]] bool readable() const { return kind_ != Kind::regex || compiled_ != nullptr; }
   // Whether something that begins with `prefix` may be meant, at a glance.
   [[nodiscard]] bool may_cover(std::string_view prefix) const;
   // Whether `module` or a module that it is part of is meant. Error{unsupported} that shows the pattern for a

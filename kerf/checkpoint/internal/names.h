@@ -19,8 +19,16 @@ struct LayerName {
   std::int64_t layer = 0;
   std::string_view rest;
 };
-// Nothing for a name under none of the prefixes that models use.
+// Nothing for a name under none of the prefixes that models use, or without a number of a layer (at most nine
+// digits, and no zeros before it).
 std::optional<LayerName> parse_layer_name(std::string_view name);
+// Of a name under one of those prefixes and without such a number, what stands in its place and what follows:
+// "4294967296" and "mlp.gate.weight".
+struct OddLayerName {
+  std::string_view number;
+  std::string_view rest;
+};
+std::optional<OddLayerName> parse_odd_layer_name(std::string_view name);
 
 // What a name's rest says about routed experts.
 enum class ExpertNaming : std::uint8_t {

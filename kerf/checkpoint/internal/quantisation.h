@@ -22,14 +22,22 @@ struct Quantisation {
   std::int64_t group_size = 16;
   std::vector<std::string> excluded;
   std::vector<QuantisedModules> modules;
+  std::string said_in;  // file and key, for messages
 };
 
 inline constexpr std::string_view mixed_precision = "MIXED_PRECISION";
+
+// "NVFP4" and "W4A16_NVFP4".
+bool is_nvfp4(std::string_view algo);
+// Error{unsupported} with file and key for a pattern that cannot be read.
+void require_readable(const Keys& keys, std::string_view key, const std::string& pattern);
 
 // hf_quant_config.json's object `quantization`.
 Quantisation read_modelopt(const Keys& keys);
 // config.json's quantization_config, of either tool. Nothing quantised where there is none.
 Quantisation read_quantisation_config(const Keys& config);
+// The same of compressed-tensors.
+Quantisation read_compressed_tensors(const Keys& keys);
 
 // The lists of a configuration, ready to be asked many times.
 class QuantisedExperts {
@@ -42,6 +50,12 @@ class QuantisedExperts {
   // read.
   [[nodiscard]] std::string algo(std::int64_t layer, const std::string& experts,
                                  std::span<const std::string> parts) const;
+  // Whether there are rules that give some modules an algorithm, not one for all that is not excluded.
+  [[nodiscard]] bool has_rules() const { return has_rules_; }
+  // Error{checkpoint} where rules for single modules leave one of `parts` out, all there are of the experts
+  // of this layer, or give it another algorithm than `algo`.
+  void require_all_parts(std::int64_t layer, const std::string& experts, std::span<const std::string> parts,
+                         const std::string& algo) const;
   // Whether they are excluded.
   [[nodiscard]] bool excludes(std::int64_t layer, const std::string& experts,
                               std::span<const std::string> parts) const;
@@ -58,7 +72,11 @@ class QuantisedExperts {
     std::string algo;
   };
 
+  [[nodiscard]] std::string algo_of_part(std::int64_t layer, const std::string& part) const;
+  [[nodiscard]] std::string said_in() const { return said_in_.empty() ? "the configuration" : said_in_; }
+
   std::string all_;  // the algorithm of everything, where no rules say more
+  std::string said_in_;
   std::vector<ModulePattern> excluded_patterns_;
   std::map<std::int64_t, std::vector<ModulePattern>> excluded_names_;  // by the layer in the name
   std::vector<ModulePattern> excluded_others_;                         // names without one

@@ -1,0 +1,141 @@
+// compressed-tensors' part of config.json: groups of modules with descriptions of their weights and inputs.
+// Every key of a description is known and either changes nothing here or has the value that NVFP4 has.
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "kerf/base/file.h"
+#include "kerf/base/format.h"
+#include "kerf/checkpoint/internal/quantisation.h"
+
+namespace kerf::checkpoint::internal {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kFormat = "nvfp4-pack-quantized";
+
+// "weights.actorder is \"group\"", of a value that kerf has no NVFP4 with.
+std::string other_value(std::string_view part, std::string_view key, const json& value) {
+  return fmt::format("{}.{} is {}", part, key, shown(value.dump()));
+}
+
+// What a description says that NVFP4 does not have, with key and value; empty for NVFP4's. `inputs`: of
+// activations, whose block scales are of the moment either way.
+std::string other_than_nvfp4(const json& values, std::string_view part, bool inputs) {
+  if (!values.is_object()) return fmt::format("{} is {}", part, got(values));
+  const auto either = [](const json& value, std::initializer_list<json> of) {
+    return std::find(of.begin(), of.end(), value) != of.end();
+  };
+  const auto named = [](const json& value, std::string_view name) {
+    if (!value.is_string()) return false;
+    std::string lower = value.get<std::string>();
+    std::transform(lower.begin(), lower.end(), lower.begin(),
+                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+    return lower == name;
+  };
+  // The tool's own values where a key is absent are others.
+  for (const char* key : {"num_bits", "type", "group_size"})
+    if (!values.contains(key)) return fmt::format("{} has no {}", part, key);
+  for (const auto& [key, value] : values.items()) {
+    bool fits = value.is_null();
+    if (key == "num_bits")
+      fits = value == 4;
+    else if (key == "type")
+      fits = named(value, "float");
+    else if (key == "group_size")
+      fits = value == 16;
+    else if (key == "strategy")
+      fits = fits || named(value, "tensor_group");
+    else if (key == "symmetric")
+      fits = fits || value == true;
+    else if (key == "dynamic")  // "local": block scales of the moment under a stored global scale
+      fits = fits || value == false || (inputs && named(value, "local"));
+    else if (key == "actorder")  // of GPTQ: "group" permutes columns, "weight" leaves them where they are
+      fits = fits || (!inputs && either(value, {false, "weight", "static"}));
+    else if (key == "scale_dtype")
+      fits = fits || either(value, {"torch.float8_e4m3fn", "float8_e4m3fn"});
+    else if (key == "zp_dtype" || key == "observer" || key == "observer_kwargs")
+      fits = true;  // no zero points where it is symmetric; calibration
+    if (!fits) return other_value(part, key, value);
+  }
+  return {};
+}
+
+// "NVFP4", "W4A16_NVFP4", or what the group has instead.
+std::string algo_of_group(const json& group, const json& format) {
+  const auto part = [&](const char* key) {
+    const auto found = group.find(key);
+    return found == group.end() || found->is_null() ? nullptr : &*found;
+  };
+  const json* weights = part("weights");
+  if (weights == nullptr) return "weights as they were";
+  if (std::string other = other_than_nvfp4(*weights, "weights", false); !other.empty()) return other;
+  const json* inputs = part("input_activations");
+  if (inputs != nullptr)
+    if (std::string other = other_than_nvfp4(*inputs, "input_activations", true); !other.empty())
+      return other;
+  if (const json* outputs = part("output_activations"))
+    return fmt::format("output_activations is {}", got(*outputs));
+  const json* own = part("format");
+  const json& used = own != nullptr ? *own : format;
+  if (!used.is_null() && used != kFormat && used != "mixed-precision")
+    return fmt::format("format is {}", shown(used.dump()));
+  for (const auto& [key, value] : group.items())
+    if (key != "weights" && key != "input_activations" && key != "output_activations" && key != "targets" &&
+        key != "format" && !value.is_null())
+      return fmt::format("{} is {}", shown(key), got(value));
+  return inputs != nullptr ? "NVFP4" : "W4A16_NVFP4";
+}
+
+void refuse_transforms(const Keys& keys) {
+  for (const char* key : {"transform_config", "moe_sparsity_config"})
+    if (const json* value = keys.find(key); value != nullptr && !value->empty())
+      fail(ErrorKind::unsupported, "{}: {} is {}: kerf applies no transforms", keys.file(), key, got(*value));
+  const json* sparsity = keys.find("sparsity_config");
+  if (sparsity == nullptr || !sparsity->is_object() || sparsity->empty()) return;
+  const auto format = Keys(keys.file() + ".sparsity_config", *sparsity).string("format").value_or("");
+  if (format != "dense" && !format.empty())
+    fail(ErrorKind::unsupported, "{}: sparsity_config has the format '{}', kerf reads dense weights",
+         keys.file(), shown(format));
+}
+
+}  // namespace
+
+Quantisation read_compressed_tensors(const Keys& keys) {
+  Quantisation out;
+  out.said_in = keys.file();
+  refuse_transforms(keys);
+  const json* groups = keys.find("config_groups");
+  if (groups == nullptr || !groups->is_object() || groups->empty())
+    fail(ErrorKind::checkpoint, "{}: no config_groups, wanted an object", keys.file());
+  const auto format = keys.string("format");
+  std::set<std::string> algos;
+  for (const auto& entry : groups->items()) {
+    const std::string name = fmt::format("config_groups.{}", shown(entry.key()));
+    const Keys group(fmt::format("{}: {}", keys.file(), name), entry.value());
+    std::string algo = algo_of_group(entry.value(), format ? json(*format) : json());
+    if (!is_nvfp4(algo)) algo = fmt::format("{}: {}", name, algo);
+    algos.insert(algo);
+    const std::vector<std::string> targets = group.strings("targets");
+    if (targets.empty())
+      fail(ErrorKind::checkpoint, "{}: targets is {}, wanted names, patterns or classes of modules",
+           group.file(), group.find("targets") == nullptr ? "absent" : "empty");
+    for (const std::string& target : targets) {
+      require_readable(group, "targets", target);
+      out.modules.push_back({target, algo});
+    }
+  }
+  if (std::none_of(algos.begin(), algos.end(), is_nvfp4))
+    fail(ErrorKind::unsupported, "{}: format '{}' has {}, kerf implements NVFP4 and W4A16_NVFP4 ({})",
+         keys.file(), shown(format.value_or("")), fmt::join(algos, ", "), kFormat);
+  out.algo = algos.size() == 1 ? *algos.begin() : std::string(mixed_precision);
+  out.excluded = keys.strings("ignore");
+  for (const std::string& pattern : out.excluded) require_readable(keys, "ignore", pattern);
+  // One class of modules with one algorithm is what is not excluded.
+  if (out.modules.size() == 1 && out.modules.front().pattern == "Linear") out.modules.clear();
+  return out;
+}
+
+}  // namespace kerf::checkpoint::internal

@@ -1,0 +1,232 @@
+// Keys of the two quantisation tools that change the numbers: each has the value that NVFP4 has, or is
+// refused with key and value; and which of the experts' modules they speak of.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "kerf/tools/verify.h"
+#include "tests/checkpoint/refusal.h"
+
+namespace kerf::checkpoint {
+namespace {
+
+using nlohmann::json;
+using test::Onehot;
+using test::refusal;
+using test::TempDir;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// As llm-compressor 0.14 writes it, defaults and all.
+const json kValues = {{"actorder", nullptr},
+                      {"block_structure", nullptr},
+                      {"dynamic", false},
+                      {"group_size", 16},
+                      {"num_bits", 4},
+                      {"observer", "memoryless_minmax"},
+                      {"observer_kwargs", json::object()},
+                      {"scale_dtype", "torch.float8_e4m3fn"},
+                      {"strategy", "tensor_group"},
+                      {"symmetric", true},
+                      {"type", "float"},
+                      {"zp_dtype", nullptr}};
+
+json compressed() {
+  json inputs = kValues;
+  inputs["dynamic"] = "local";
+  return {{"quant_method", "compressed-tensors"},
+          {"format", "nvfp4-pack-quantized"},
+          {"quantization_status", "compressed"},
+          {"global_compression_ratio", nullptr},
+          {"kv_cache_scheme", nullptr},
+          {"sparsity_config", json::object()},
+          {"transform_config", json::object()},
+          {"version", "0.19.0"},
+          {"ignore", {"lm_head"}},
+          {"config_groups",
+           {{"group_0",
+             {{"targets", {"Linear"}},
+              {"weights", kValues},
+              {"input_activations", inputs},
+              {"output_activations", nullptr},
+              {"format", "nvfp4-pack-quantized"}}}}}};
+}
+
+ModelConfig read(const json& quantisation) {
+  const TempDir dir;
+  std::ofstream(dir.path() / "config.json") << json{
+      {"hidden_size", 256},
+      {"moe_intermediate_size", 128},
+      {"num_experts", 4},
+      {"num_experts_per_tok", 2},
+      {"num_hidden_layers", 1},
+      {"hidden_act", "silu"},
+      {"quantization_config", quantisation}}.dump();
+  return read_model_config(dir.path());
+}
+
+// At a JSON pointer.
+json with(json base, const std::string& at, const json& value) {
+  base[json::json_pointer(at)] = value;
+  return base;
+}
+
+std::string refused(const json& quantisation, ErrorKind kind = ErrorKind::unsupported) {
+  return refusal([&] { (void)read(quantisation); }, kind);
+}
+
+TEST(QuantisationKeys, CompressedTensorsValuesThatAreOthers) {
+  EXPECT_EQ(read(compressed()).quant_algo, "NVFP4");
+  const std::string group = "/config_groups/group_0/";
+  struct Case {
+    const char* at;
+    json value;
+    const char* said;
+  };
+  for (const Case& c :
+       {Case{"weights/num_bits", 8, "weights.num_bits is 8"},
+        Case{"weights/type", "int", "weights.type is \"int\""},
+        Case{"weights/group_size", 32, "weights.group_size is 32"},
+        Case{"weights/strategy", "group", "weights.strategy is \"group\""},
+        Case{"weights/symmetric", false, "weights.symmetric is false"},
+        Case{"weights/dynamic", true, "weights.dynamic is true"},
+        Case{"weights/dynamic", "local", "weights.dynamic is \"local\""},
+        Case{"weights/actorder", "group", "weights.actorder is \"group\""},
+        Case{"weights/block_structure", {128, 128}, "weights.block_structure is [128,128]"},
+        Case{"weights/scale_dtype", "torch.float16", "weights.scale_dtype is \"torch.float16\""},
+        Case{"weights/rotation", "hadamard", "weights.rotation is \"hadamard\""},
+        Case{"input_activations/num_bits", 8, "input_activations.num_bits is 8"},
+        Case{"input_activations/dynamic", true, "input_activations.dynamic is true"},
+        Case{"input_activations/strategy", "token", "input_activations.strategy is \"token\""},
+        Case{"input_activations/symmetric", false, "input_activations.symmetric is false"},
+        Case{"input_activations/actorder", "weight", "input_activations.actorder is \"weight\""},
+        Case{"output_activations", kValues, "output_activations is {"},
+        Case{"format", "float-quantized", "format is \"float-quantized\""}, Case{"smooth", 3, "smooth is 3"}})
+    EXPECT_THAT(refused(with(compressed(), group + c.at, c.value)),
+                AllOf(HasSubstr("config.json: quantization_config"), HasSubstr("config_groups.group_0: "),
+                      HasSubstr(c.said)))
+        << c.at;
+  json silent = with(compressed(), group + "format", nullptr);
+  EXPECT_THAT(refused(with(silent, "/format", "float-quantized")),
+              HasSubstr("format is \"float-quantized\""));
+  EXPECT_THAT(refused(with(compressed(), "/moe_sparsity_config", {{"a", 1}})),
+              HasSubstr("moe_sparsity_config is"));
+  for (const json& targets : {json::array(), json()})
+    EXPECT_THAT(refused(with(compressed(), group + "targets", targets), ErrorKind::checkpoint),
+                AllOf(HasSubstr("config_groups.group_0: targets is "), HasSubstr("wanted names")));
+}
+
+TEST(QuantisationKeys, CompressedTensorsValuesThatChangeNothing) {
+  const std::string group = "/config_groups/group_0/";
+  for (const auto& [at, value] : {std::pair<const char*, json>{"weights/actorder", "weight"},
+                                  {"weights/actorder", "static"},
+                                  {"weights/observer", "mse"},
+                                  {"weights/type", "FLOAT"},
+                                  {"weights/scale_dtype", nullptr},
+                                  {"input_activations/dynamic", false},
+                                  {"format", nullptr}})
+    EXPECT_EQ(read(with(compressed(), group + at, value)).quant_algo, "NVFP4") << at;
+  EXPECT_EQ(read(with(compressed(), group + "input_activations", nullptr)).quant_algo, "W4A16_NVFP4");
+  EXPECT_EQ(read(with(compressed(), "/kv_cache_scheme", kValues)).quant_algo, "NVFP4");
+}
+
+TEST(QuantisationKeys, ModelOptsKeys) {
+  const json base = {
+      {"quant_method", "modelopt"},
+      {"quant_algo", "NVFP4"},
+      {"group_size", 16},
+      {"kv_cache_quant_algo", "FP8"},
+      {"ignore", {"lm_head"}},
+      {"producer", {{"name", "modelopt"}}},
+      {"config_groups",
+       {{"group_0",
+         {{"weights", {{"dynamic", false}, {"num_bits", 4}, {"type", "float"}, {"group_size", 16}}},
+          {"targets", {"Linear"}}}}}}};
+  EXPECT_EQ(read(base).quant_algo, "NVFP4");
+  EXPECT_NO_THROW(read(with(base, "/has_zero_point", false)));
+  EXPECT_THAT(refused(with(base, "/has_zero_point", true)),
+              HasSubstr("quantization_config: has_zero_point is true"));
+  EXPECT_THAT(refused(with(base, "/pre_quant_scale", true)), HasSubstr("pre_quant_scale is true"));
+  EXPECT_THAT(refused(with(base, "/lora_rank", 32)), HasSubstr("lora_rank is 32"));
+  EXPECT_THAT(
+      refused(with(base, "/config_groups/group_0/weights/num_bits", 8), ErrorKind::checkpoint),
+      AllOf(HasSubstr("config_groups.group_0.weights: num_bits is 8"), HasSubstr("quant_algo is NVFP4")));
+  EXPECT_THAT(refused(with(base, "/config_groups/group_0/weights/type", "int"), ErrorKind::checkpoint),
+              HasSubstr("type is 'int'"));
+  const json inputs =
+      with(base, "/config_groups/group_0/input_activations", {{"num_bits", 4}, {"dynamic", false}});
+  EXPECT_NO_THROW(read(inputs));
+  EXPECT_THAT(refused(with(inputs, "/quant_algo", "W4A16_NVFP4"), ErrorKind::checkpoint),
+              AllOf(HasSubstr("input_activations is {"), HasSubstr("quant_algo is W4A16_NVFP4")));
+}
+
+TEST(QuantisationKeys, PatternsAreNamedWithFileAndKey) {
+  for (const char* bad : {"re:(?=x)", "re:(", "re:(a)\\1"}) {
+    EXPECT_THAT(refused(with(compressed(), "/ignore", {bad})),
+                AllOf(HasSubstr("config.json: quantization_config: ignore has the pattern '"), HasSubstr(bad),
+                      HasSubstr("wanted")));
+    EXPECT_THAT(refused(with(compressed(), "/config_groups/group_0/targets", {bad})),
+                AllOf(HasSubstr("config_groups.group_0: targets has the pattern"), HasSubstr(bad)));
+    EXPECT_THAT(refused({{"quant_algo", "NVFP4"}, {"exclude_modules", {bad}}}),
+                AllOf(HasSubstr("exclude_modules has the pattern"), HasSubstr(bad)));
+  }
+  ModelConfig many = read(with(compressed(), "/ignore", {"re:a", "re:b"}));
+  many.layers = 1 << 20;
+  EXPECT_THAT(refusal([&] { (void)excluded_layers(many); }),
+              HasSubstr("config.json: quantization_config: 2 globs"));
+}
+
+// quantized_layers with a line for each module, all of one expert's but those that end in `but`.
+std::string lines(const std::string& but, const std::string& algo) {
+  std::string out;
+  for (int e = 0; e < 4; ++e)
+    for (const char* p : {"gate_proj", "up_proj", "down_proj"}) {
+      const std::string name = "model.layers.0.mlp.experts." + std::to_string(e) + "." + p;
+      if (name.ends_with(but)) continue;
+      out += (out.empty() ? "{\"" : ",\"") + name + R"(": {"quant_algo": ")" + algo + "\"}";
+    }
+  return out + "}";
+}
+
+std::string opened(const std::string& modules) {
+  Onehot onehot;
+  onehot.quantization = {{"quant_algo", R"("MIXED_PRECISION")"}, {"quantized_layers", modules}};
+  const TempDir dir;
+  onehot.write(dir.path());
+  return refusal([&] { (void)Checkpoint::open(dir.path()); });
+}
+
+TEST(QuantisationKeys, RulesForModulesNameAllOfThem) {
+  EXPECT_EQ(opened(lines("none", "NVFP4")), "accepted");
+  EXPECT_EQ(opened(R"({"model.layers.0.mlp.experts": {"quant_algo": "NVFP4"}})"), "accepted");
+  for (const char* absent : {"3.down_proj", "0.gate_proj", "up_proj"})
+    EXPECT_THAT(
+        opened(lines(absent, "NVFP4")),
+        AllOf(HasSubstr("hf_quant_config.json: quantization: layer 0: model.layers.0.mlp.experts."),
+              HasSubstr(absent), HasSubstr("is not quantised, but other modules of its experts are NVFP4")));
+  std::string other = lines("none", "NVFP4");
+  other.replace(other.rfind("NVFP4"), 5, "FP8");
+  EXPECT_THAT(opened(other), HasSubstr("quantises its experts in 2 ways"));
+}
+
+// What the configuration says counts: activations stay bf16.
+TEST(QuantisationKeys, InputScalesBesideWeightOnlyExpertsAreNotUsed) {
+  Onehot onehot;
+  onehot.quantization["quant_algo"] = R"("W4A16_NVFP4")";
+  const TempDir dir;
+  onehot.write(dir.path());
+  const Checkpoint checkpoint = Checkpoint::open(dir.path());
+  EXPECT_THAT(checkpoint.notes(), testing::ElementsAre(AllOf(HasSubstr("input scales that are not used"),
+                                                             HasSubstr("hf_quant_config.json"))));
+  Faults faults;
+  const LayerScales scales = checkpoint.layer(0).scales(faults);
+  EXPECT_THAT(faults.text(), IsEmpty());
+  EXPECT_TRUE(scales.weight_only);
+  EXPECT_THAT(notes_of(scales), testing::ElementsAre(HasSubstr("not used: weight-only (W4A16)")));
+}
+
+}  // namespace
+}  // namespace kerf::checkpoint
