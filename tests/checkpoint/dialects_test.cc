@@ -181,8 +181,8 @@ TEST(Dialects, WithoutInputScalesWhereTheGroupsSaySo) {
       onehot.remove(onehot.name(e, std::string(p) + ".input_global_scale"));
   EXPECT_THAT(test::faults_of(onehot).text(), HasSubstr("weight-only (W4A16)"));
   std::string& config = onehot.config["quantization_config"];
-  config.replace(config.find("\"input_activations\""), std::string("\"input_activations\"").size(),
-                 "\"input_activations\": null, \"was\"");
+  const std::size_t inputs = config.find('{', config.find("\"input_activations\""));
+  config.replace(inputs, config.find('}', inputs) + 1 - inputs, "null");
   EXPECT_TRUE(test::faults_of(onehot).empty());
   const TempDir dir;
   onehot.write(dir.path());

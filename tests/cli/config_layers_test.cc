@@ -54,7 +54,7 @@ TEST(PlanLayers, CountsThoseWithExpertsAlone) {
 
 Onehot two_layers() {
   Onehot onehot({.layers = {checkpoint::ExpertKind::nvfp4, checkpoint::ExpertKind::nvfp4}});
-  onehot.config["decoder_sparse_step"] = "1";
+  onehot.config["decoder_sparse_step"] = std::to_string(1);
   return onehot;
 }
 
@@ -98,8 +98,8 @@ TEST(RoutingOfTheConfiguration, IsJudgedAlikeByEveryCommand) {
   const TempDir dir;
   Onehot onehot = two_layers();
   onehot.config["scoring_func"] = R"("sigmoid")";
-  onehot.config["n_group"] = "3";
-  onehot.config["topk_group"] = "2";
+  onehot.config["n_group"] = std::to_string(3);
+  onehot.config["topk_group"] = std::to_string(2);
   onehot.write(dir.path());
   const std::string path = dir.path().string();
   for (const std::vector<std::string>& command :
@@ -107,7 +107,7 @@ TEST(RoutingOfTheConfiguration, IsJudgedAlikeByEveryCommand) {
         {"inspect", path},
         {"plan", path},
         {"decode", path},
-        {"run", path, "--layer", "0", "--in", path, "--out", path + "/out"}})
+        {"run", path, "--layer", "0", "--in", path, "--out", (dir.path() / "out").string()}})
     expect_refusal(run_program(command), 3,
                    {"config.json: n_group is 3, wanted a number that divides 4 experts"});
 }
