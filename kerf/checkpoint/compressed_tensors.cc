@@ -122,17 +122,14 @@ Quantisation read_compressed_tensors(const Keys& keys) {
     if (targets.empty())
       fail(ErrorKind::checkpoint, "{}: targets is {}, wanted names, patterns or classes of modules",
            group.file(), group.find("targets") == nullptr ? "absent" : "empty");
-    for (const std::string& target : targets) {
-      require_readable(group, "targets", target);
-      out.modules.push_back({target, algo});
-    }
+    for (const std::string& target : targets) out.modules.push_back({target, algo, name + ".targets"});
   }
   if (std::none_of(algos.begin(), algos.end(), is_nvfp4))
     fail(ErrorKind::unsupported, "{}: format '{}' has {}, kerf implements NVFP4 and W4A16_NVFP4 ({})",
          keys.file(), shown(format.value_or("")), fmt::join(algos, ", "), kFormat);
   out.algo = algos.size() == 1 ? *algos.begin() : std::string(mixed_precision);
+  out.excluded_by = "ignore";
   out.excluded = keys.strings("ignore");
-  for (const std::string& pattern : out.excluded) require_readable(keys, "ignore", pattern);
   // One class of modules with one algorithm is what is not excluded.
   if (out.modules.size() == 1 && out.modules.front().pattern == "Linear") out.modules.clear();
   return out;

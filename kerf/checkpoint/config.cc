@@ -145,6 +145,7 @@ void apply(internal::Quantisation quantisation, ModelConfig& config) {
   config.quant_algo = std::move(quantisation.algo);
   config.quant_said_in = std::move(quantisation.said_in);
   config.group_size = quantisation.group_size;
+  config.excluded_by = std::move(quantisation.excluded_by);
   config.excluded_modules = std::move(quantisation.excluded);
   config.quantised_modules = std::move(quantisation.modules);
 }

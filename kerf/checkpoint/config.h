@@ -75,6 +75,7 @@ struct SwigluConfig {
 struct QuantisedModules {
   std::string pattern;  // a name, a glob, "re:..." or a class ("Linear")
   std::string algo;
+  std::string by = {};  // the key that says so
 };
 
 struct ModelConfig {
@@ -99,6 +100,7 @@ struct ModelConfig {
   std::string quant_algo;
   std::string quant_said_in;  // file and key of what follows, for messages
   std::int64_t group_size = 16;
+  std::string excluded_by;                          // the key that the next are of
   std::vector<std::string> excluded_modules;        // names, globs, "re:..."
   std::vector<QuantisedModules> quantised_modules;  // empty: all that are not excluded
 };

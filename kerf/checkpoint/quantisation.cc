@@ -54,8 +54,7 @@ void read_quantised_layers(const Keys& keys, Quantisation& out) {
       take_group_size(inner, out);
       refuse_unknown_keys(inner);
     }
-    require_readable(keys, "quantized_layers", entry.key());
-    out.modules.push_back({entry.key(), *algo});
+    out.modules.push_back({entry.key(), *algo, "quantized_layers"});
   }
 }
 
@@ -102,11 +101,11 @@ Quantisation read_algo(const Keys& keys) {
     }
   }
   refuse_unknown_keys(keys);
-  for (const char* key : {"exclude_modules", "ignore"})
-    for (std::string& name : keys.strings(key)) {
-      require_readable(keys, key, name);
-      out.excluded.push_back(std::move(name));
-    }
+  for (const char* key : {"exclude_modules", "ignore"}) {
+    if (keys.find(key) == nullptr) continue;
+    out.excluded_by += out.excluded_by.empty() ? key : fmt::format(" or {}", key);
+    for (std::string& name : keys.strings(key)) out.excluded.push_back(std::move(name));
+  }
   return out;
 }
 
@@ -143,15 +142,6 @@ bool is_class(const std::string& pattern) {
 
 bool is_nvfp4(std::string_view algo) { return algo == "NVFP4" || algo == "W4A16_NVFP4"; }
 
-void require_readable(const Keys& keys, std::string_view key, const std::string& pattern) {
-  if (!ModulePattern(pattern, true).readable())
-    fail(ErrorKind::unsupported,
-         "{}: {} has the pattern '{}', which kerf cannot read: wanted a name, a glob, or after re: an "
-         "expression "
-         "without look-around, back references and large counts",
-         keys.file(), key, shown(pattern));
-}
-
 Quantisation read_modelopt(const Keys& keys) {
   Quantisation out = read_algo(keys);
   out.said_in = keys.file();
@@ -173,11 +163,26 @@ Quantisation read_quantisation_config(const Keys& config) {
   fail(ErrorKind::checkpoint, "{}: no quant_algo, wanted NVFP4 or W4A16_NVFP4", keys.file());
 }
 
+namespace {
+
+ModulePattern readable(const std::string& text, const ModelConfig& config, std::string_view key) {
+  ModulePattern pattern(text, true);
+  if (!pattern.readable())
+    fail(ErrorKind::unsupported,
+         "{}: {} has the pattern '{}', which kerf cannot read: wanted a name, a glob, or after re: an "
+         "expression "
+         "without look-around, back references and large counts",
+         config.quant_said_in, key, shown(text));
+  return pattern;
+}
+
+}  // namespace
+
 QuantisedExperts::QuantisedExperts(const ModelConfig& config)
     : all_(config.quant_algo), said_in_(config.quant_said_in), has_rules_(!config.quantised_modules.empty()) {
   const auto is_name = [](const ModulePattern& p) { return p.kind() == ModulePattern::Kind::name; };
   for (const std::string& text : config.excluded_modules) {
-    ModulePattern pattern(text, true);
+    ModulePattern pattern = readable(text, config, config.excluded_by);
     if (!is_name(pattern))
       excluded_patterns_.push_back(std::move(pattern));
     else if (const auto layer = layer_in(text))
@@ -186,7 +191,7 @@ QuantisedExperts::QuantisedExperts(const ModelConfig& config)
       excluded_others_.push_back(std::move(pattern));
   }
   for (const QuantisedModules& modules : config.quantised_modules) {
-    ModulePattern pattern(modules.pattern, true);
+    ModulePattern pattern = readable(modules.pattern, config, modules.by);
     if (!is_name(pattern))
       patterns_.push_back({std::move(pattern), modules.algo});
     else if (const auto layer = layer_in(modules.pattern))

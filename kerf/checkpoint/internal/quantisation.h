@@ -20,6 +20,7 @@ namespace kerf::checkpoint::internal {
 struct Quantisation {
   std::string algo;
   std::int64_t group_size = 16;
+  std::string excluded_by;  // the key that the next are of
   std::vector<std::string> excluded;
   std::vector<QuantisedModules> modules;
   std::string said_in;  // file and key, for messages
@@ -29,9 +30,6 @@ inline constexpr std::string_view mixed_precision = "MIXED_PRECISION";
 
 // "NVFP4" and "W4A16_NVFP4".
 bool is_nvfp4(std::string_view algo);
-// Error{unsupported} with file and key for a pattern that cannot be read.
-void require_readable(const Keys& keys, std::string_view key, const std::string& pattern);
-
 // hf_quant_config.json's object `quantization`.
 Quantisation read_modelopt(const Keys& keys);
 // config.json's quantization_config, of either tool. Nothing quantised where there is none.
@@ -42,6 +40,7 @@ Quantisation read_compressed_tensors(const Keys& keys);
 // The lists of a configuration, ready to be asked many times.
 class QuantisedExperts {
  public:
+  // Error{unsupported} with file and key for a pattern that cannot be read.
   explicit QuantisedExperts(const ModelConfig& config);
 
   // The algorithm of the experts of layer `layer`, which are the module `experts`
