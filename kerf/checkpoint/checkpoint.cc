@@ -475,9 +475,10 @@ std::vector<std::string> notes_of(const LayerScales& scales) {
         "{} of {} experts have different gate/up global scales, largest ratio {:g}, kept separate",
         scales.gate_up_differ, scales.ws2_gate.size(), scales.largest_gate_up_ratio));
   if (scales.weight_only)
-    out.emplace_back(scales.in_gate.empty()
-                         ? "no input scales: weight-only (W4A16), activations stay bf16"
-                         : "not used: weight-only (W4A16) by the configuration, activations stay bf16");
+    out.emplace_back(
+        scales.in_gate.empty()
+            ? "no input scales: weight-only (W4A16), activations stay bf16"
+            : "input scales are not used: weight-only (W4A16) by the configuration, activations stay bf16");
   return out;
 }
 
