@@ -167,7 +167,11 @@ TEST(Decode, TheCheckpointsRouterIsNotUsed) {
               o.config["output_multiplier"] = "0.125";
             }),
             wanted);
-  EXPECT_EQ(digest_of([](Onehot& o) { o.config["n_group"] = "2"; }), wanted);
+  EXPECT_EQ(digest_of([](Onehot& o) {
+              o.config["n_group"] = "2";
+              o.config["topk_group"] = "1";
+            }),
+            wanted);
 }
 
 // The digest is over the rows of the layers in ascending order, whatever order they were asked for in.
