@@ -13,9 +13,29 @@ void Output::write(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) error_ = errno != 0 ? errno : EIO;
 }
 
-void Output::json(const Json& value) {
+namespace {
+
+constexpr std::size_t most_string = 4096;    // of JSON: as long as a path can be
+constexpr std::size_t most_message = 16384;  // of a line
+
+// A file may say names without end; whatever came through to here is bounded.
+void cut_strings(Json& value) {
+  if (value.is_string()) {
+    auto& text = value.get_ref<std::string&>();
+    if (text.size() > most_string) text = cut(text, most_string);
+  } else if (value.is_structured()) {
+    for (Json& item : value) cut_strings(item);
+  }
+}
+
+}  // namespace
+
+std::string line_of(std::string_view text) { return printable(cut(text, most_message)); }
+
+void Output::json(Json value) {
+  cut_strings(value);
   // Names in damaged files need not be UTF-8: they are shown, not refused.
-  write(value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  write(plain_json(value.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n");
 }
 
 int Output::finish() {
@@ -28,11 +48,11 @@ Context::Context()
         if (!speaks) return;
         if (level == LogLevel::debug && !verbose) return;
         if (level == LogLevel::info && quiet) return;
-        sink(level, printable(text, true));
+        sink(level, line_of(text));
       }) {}
 
 int Context::threads() { return env_positive("KERF_THREADS", most_threads).value_or(available_cores()); }
 
-void Context::error(std::string_view text) const { write_error(printable(text, true)); }
+void Context::error(std::string_view text) const { write_error(line_of(text)); }
 
 }  // namespace kerf::cli

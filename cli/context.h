@@ -22,16 +22,19 @@ using Json = nlohmann::ordered_json;  // keys in the order they were written
 inline constexpr int exit_ok = 0;
 inline constexpr int exit_output = 1;  // standard output could not be written
 
-// Standard output; lines are made printable (text.h). A write that fails is remembered, and the program ends
-// with exit_output.
+// A line for a terminal: printable (kerf/base/text.h), and of bounded length.
+std::string line_of(std::string_view text);
+
+// Standard output; lines are made so, and JSON says the same characters in their escaped form. A write that
+// fails is remembered, and the program ends with exit_output.
 class Output {
  public:
   void write(std::string_view text);
   template <typename... Args>
   void line(fmt::format_string<Args...> text, Args&&... args) {
-    write(printable(fmt::format(text, std::forward<Args>(args)...)) + "\n");
+    write(line_of(fmt::format(text, std::forward<Args>(args)...)) + "\n");
   }
-  void json(const Json& value);  // indented, with a newline at the end
+  void json(Json value);  // indented, with a newline at the end; strings without end are cut
   // Flushes; 0, or the errno of the first write that failed.
   [[nodiscard]] int finish();
 

@@ -13,36 +13,6 @@
 
 namespace kerf::cli {
 
-namespace {
-
-// The number of bytes that the well-formed UTF-8 character at the start of `text` has, 0 where there is none.
-std::size_t character(std::string_view text) {
-  const auto at = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = at(0);
-  if (first < 0x80) return 1;
-  const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i)
-    if ((at(i) & 0xC0U) != 0x80U) return 0;
-  // Encodings that are longer than needed, surrogates, and what lies beyond the last character.
-  if ((first == 0xE0 && at(1) < 0xA0) || (first == 0xED && at(1) > 0x9F) || (first == 0xF0 && at(1) < 0x90) ||
-      (first == 0xF4 && at(1) > 0x8F))
-    return 0;
-  return length;
-}
-
-// Characters that steer a terminal: C0, DEL, C1, and those that turn the direction of the text around them.
-bool controls(std::string_view character) {
-  if (character.size() == 1) return static_cast<unsigned char>(character[0]) < 0x20 || character[0] == 0x7F;
-  if (character.size() == 2) return character[0] == '\xC2' && static_cast<unsigned char>(character[1]) < 0xA0;
-  constexpr std::array<std::string_view, 11> turning = {
-      "\xE2\x80\x8E", "\xE2\x80\x8F", "\xE2\x80\xAA", "\xE2\x80\xAB", "\xE2\x80\xAC", "\xE2\x80\xAD",
-      "\xE2\x80\xAE", "\xE2\x81\xA6", "\xE2\x81\xA7", "\xE2\x81\xA8", "\xE2\x81\xA9"};
-  return std::find(turning.begin(), turning.end(), character) != turning.end();
-}
-
-}  // namespace
-
 std::string bytes_text(std::int64_t bytes) {
   constexpr std::array<const char*, 5> units = {"KiB", "MiB", "GiB", "TiB", "PiB"};
   if (bytes < 1024) return fmt::format("{} B", bytes);
@@ -82,22 +52,6 @@ std::string ranges_text(const std::vector<std::int64_t>& numbers) {
 
 std::string counted(std::int64_t count, std::string_view one) {
   return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
-}
-
-std::string printable(std::string_view text, bool lines) {
-  std::string out;
-  out.reserve(text.size());
-  while (!text.empty()) {
-    const std::size_t length = std::max<std::size_t>(character(text), 1);
-    const std::string_view piece = text.substr(0, length);
-    const bool sound = character(text) > 0 && !controls(piece);
-    if (sound || (lines && piece == "\n"))
-      out += piece;
-    else
-      for (const char c : piece) out += fmt::format("\\x{:02X}", static_cast<unsigned char>(c));
-    text.remove_prefix(length);
-  }
-  return out;
 }
 
 std::vector<std::int64_t> parse_ranges(const std::string& text, const std::string& option) {

@@ -15,10 +15,6 @@ std::string counted(std::int64_t count, std::string_view one);      // "1 shard"
 // Widths of slices, those that are equal together: "64", "128 (4 ranks) and 64 (4 ranks)".
 std::string widths_text(const std::vector<std::int64_t>& slices);
 
-// Text for a terminal. Names come from files that others wrote: what would steer the terminal, and what is
-// not UTF-8, is shown as \xNN, byte by byte. `lines`: line feeds stay.
-std::string printable(std::string_view text, bool lines = false);
-
 // The most numbers that one option lists.
 inline constexpr std::int64_t most_listed = 65'536;
 

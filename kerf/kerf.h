@@ -10,6 +10,7 @@
 #include "kerf/base/launch.h"
 #include "kerf/base/log.h"
 #include "kerf/base/machine.h"
+#include "kerf/base/text.h"
 #include "kerf/base/threads.h"
 #include "kerf/block/block.h"
 #include "kerf/block/project.h"

@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <system_error>
 
@@ -25,23 +24,6 @@ void Descriptor::close() noexcept {
 }
 
 std::string os_reason(int error) { return std::generic_category().message(error); }
-
-std::string shown(std::string_view name) {
-  constexpr std::size_t most = 200;
-  std::size_t cut = std::min(name.size(), most);
-  if (cut < name.size())
-    while (cut > 0 && (static_cast<unsigned char>(name[cut]) & 0xC0U) == 0x80U) --cut;
-  std::string out;
-  for (const char c : name.substr(0, cut)) {
-    // A message is one line of text, whatever a file calls its tensors.
-    if (const auto byte = static_cast<unsigned char>(c); byte < 0x20 || byte == 0x7F)
-      out += fmt::format("\\x{:02X}", byte);
-    else
-      out += c;
-  }
-  if (cut < name.size()) out += fmt::format("... ({} bytes)", name.size());
-  return out;
-}
 
 std::int64_t modified(const struct stat& status) {
   return std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;

@@ -8,8 +8,9 @@
 #include <filesystem>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
+
+#include "kerf/base/text.h"  // IWYU pragma: export
 
 namespace kerf {
 
@@ -52,8 +53,5 @@ std::string read_text(const std::filesystem::path& path, std::int64_t limit);
 
 // What the system says about an error number.
 std::string os_reason(int error);
-
-// A name from a file as a message can carry it: cut (at a UTF-8 boundary), control characters spelt out.
-std::string shown(std::string_view name);
 
 }  // namespace kerf

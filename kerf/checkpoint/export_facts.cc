@@ -6,6 +6,7 @@
 
 #include "kerf/base/format.h"
 #include "kerf/base/json.h"
+#include "kerf/base/text.h"
 #include "kerf/checkpoint/atomic_file.h"
 
 namespace kerf::checkpoint {
@@ -141,7 +142,7 @@ ExportFacts ExportFacts::from_json(const std::string& text, const std::string& f
   out.layout = o.text("layout");
   if (out.layout != export_layout)
     fail(ErrorKind::checkpoint, "{}: an export in layout '{}', this kerf reads '{}': export again", file,
-         out.layout, export_layout);
+         shown(out.layout), export_layout);
   out.writer = o.text("kerf");
   out.placement = {o.number("ranks", 1, kMostRanks), o.number("ep", 1, kMostRanks),
                    o.number("tp", 1, kMostRanks)};

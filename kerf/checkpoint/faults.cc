@@ -44,7 +44,7 @@ std::int64_t Faults::total() const {
 std::string Faults::text() const {
   std::string out;
   for (const FaultGroup& group : groups_) {
-    if (!out.empty()) out += '\n';
+    if (!out.empty()) out += " | ";
     out += fmt::format("{}, count {}", group.kind, group.total);
     if (group.total > std::ssize(group.first)) out += fmt::format(", the first {}", group.first.size());
     out += fmt::format(": {}", fmt::join(group.first, "; "));

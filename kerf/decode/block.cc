@@ -6,6 +6,7 @@
 
 #include "kerf/base/format.h"
 #include "kerf/base/fp_guard.h"
+#include "kerf/base/text.h"
 #include "kerf/comm/agree.h"
 #include "kerf/decode/router.h"
 #include "kerf/numeric/bf16.h"
@@ -70,7 +71,7 @@ LayerBlock build_block(const checkpoint::MoeLayer& from, const checkpoint::Model
 Verdict other_model(const checkpoint::ModelConfig& config, BlockKind kind) {
   const auto mismatch = [&](const std::string& why) {
     return because(ErrorKind::unsupported, "a {} block around the experts of {}: {}", name(kind),
-                   config.architecture, why);
+                   shown(config.architecture), why);
   };
   const bool muse = kind == BlockKind::muse_spark;
   if (muse && !config.pool) return mismatch("its config.json describes no Muse Spark model");
@@ -133,7 +134,7 @@ std::vector<LayerBlock> build_blocks(const checkpoint::Checkpoint& from, std::sp
     require(unsupported_block(from, layers, kind));
     checkpoint::Faults faults;
     for (const std::string& taken : from.config().router.assumptions)
-      rank.info(fmt::format("{}: {}", from.config().architecture, taken));
+      rank.info(fmt::format("{}: {}", shown(from.config().architecture), taken));
     for (const std::int64_t index : layers) from.layer(index).scan_block(faults);
     require(faults.verdict());
     for (const std::int64_t index : layers)

@@ -8,6 +8,7 @@
 
 #include "kerf/base/format.h"
 #include "kerf/base/fp_guard.h"
+#include "kerf/base/text.h"
 #include "kerf/comm/agree.h"
 #include "kerf/decode/router.h"
 #include "kerf/decode/runtime.h"
@@ -204,14 +205,14 @@ LayerResult run_layer(const checkpoint::Checkpoint& from, const LayerOptions& op
            "{} multiplies the experts' input by the routing weights, kerf their output: scale the rows and "
            "give "
            "topk_weights of 1",
-           from.config().architecture);
+           shown(from.config().architecture));
     if (routes) {
       checkpoint::ModelConfig config = from.config();
       bias = read_bias(source, config);
       config.router.selection_bias = !bias.empty();
       router = router_of(config);
       for (const std::string& taken : config.router.assumptions)
-        rank.info(fmt::format("{}: {}", config.architecture, taken));
+        rank.info(fmt::format("{}: {}", shown(config.architecture), taken));
     }
   });
 

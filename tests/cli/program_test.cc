@@ -216,6 +216,54 @@ TEST(Program, NamesFromFilesDoNotSteerTheTerminal) {
   EXPECT_TRUE(contains(refused.err, "no\\x1B[31m\\xFF\xC3\xA9"));
 }
 
+// A configuration's values in --json: no raw character that a terminal acts on, no name without end; and the
+// value that the file has for whoever reads the JSON.
+TEST(Program, JsonDoesNotSteerTheTerminalEither) {
+  const TempDir dir;
+  Onehot checkpoint;
+  checkpoint.write(dir.path());
+  const auto config = dir.path() / "config.json";
+  auto json = nlohmann::json::parse(read_text(config));
+  const std::string name = "a\x7F\xC2\x9B\xE2\x80\xA8\xE2\x80\xAE\xE2\x81\xA6z";
+  json["architectures"][0] = name;
+  std::ofstream(config) << json.dump();
+  const Ran ran = run_program({"inspect", dir.path().string(), "--json"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(json_of(ran)["architecture"], name);
+  EXPECT_TRUE(contains(ran.out, "\"a\\u007f\\u009b\\u2028\\u202e\\u2066z\""));
+  json["architectures"][0] = std::string(100'000, 'n');
+  std::ofstream(config) << json.dump();
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"inspect", dir.path().string()},
+                                                    {"inspect", dir.path().string(), "--json"}}) {
+    const Ran longer = run_program(arguments);
+    ASSERT_EQ(longer.code, 0) << longer.err;
+    EXPECT_LT(longer.out.size(), 20'000U);
+    EXPECT_TRUE(contains(longer.out, std::string(200, 'n') + "... (100000 bytes)"));
+  }
+}
+
+// A message is one line, whatever was typed.
+TEST(Program, ArgumentsDoNotBreakLines) {
+  const std::string forged = "x\nkerf: error: forged\r\x1B[2K\xE2\x80\xA8y";
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"inspect", forged},
+           {forged},
+           {"inspect", "--" + forged},
+           {"decode", "x", "--batch", forged},
+           {"decode", "x", "--mode", forged},
+           {"decode", "x", "--ranks", forged},
+           {"decode", "x", "--backend", forged},
+           {"synth", "/proc/" + forged + "/m"},
+           {"check", forged},
+           {"run", forged, "--layer", "0", "--in", forged, "--out", forged}}) {
+    const Ran ran = run_program(arguments);
+    EXPECT_NE(ran.code, 0);
+    EXPECT_EQ(ran.err.find("\nkerf: error: forged"), std::string::npos) << ran.err;
+    for (const char* raw : {"\r", "\x1B", "\xE2\x80\xA8"})
+      EXPECT_EQ(ran.err.find(raw), std::string::npos) << ran.err;
+  }
+}
+
 // The file is cut off while the program is stopped with the file open.
 TEST(Program, AFileThatBecomesShorterIsCodeThree) {
   const TempDir dir;
