@@ -8,11 +8,11 @@
 
 #include "kerf/base/build_info.h"
 #include "kerf/base/format.h"
-#include "kerf/checkpoint/atomic_file.h"
 #include "kerf/checkpoint/export_file.h"
 #include "kerf/comm/agree.h"
 #include "kerf/decode/shard.h"
 #include "kerf/decode/source_digest.h"
+#include "kerf/tools/internal/claim.h"
 
 namespace kerf::tools {
 
@@ -33,28 +33,6 @@ constexpr std::array<std::string_view, 6> extras = {
 // Whether a name is that of an export's file, or of one on its way.
 bool is_own(const std::string& name) {
   return checkpoint::parse_export_file_name(name).has_value() || checkpoint::is_export_temporary(name);
-}
-
-// Makes the directory, or clears it of an earlier export.
-void claim(const fs::path& directory) {
-  std::error_code error;
-  fs::create_directories(directory, error);
-  if (!fs::is_directory(directory))
-    fail(ErrorKind::usage, "{}: cannot be made a directory{}", directory.string(),
-         error ? ": " + error.message() : std::string());
-  std::vector<std::string> names;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
-    names.push_back(it->path().filename().string());
-  if (error) fail(ErrorKind::usage, "{}: {}", directory.string(), error.message());
-  std::sort(names.begin(), names.end());
-  for (const std::string& name : names)
-    if (!is_own(name) || !fs::is_regular_file(fs::symlink_status(directory / name, error)))
-      fail(ErrorKind::usage,
-           "{} holds {}, which kerf export did not write: give a new or empty directory, nothing was changed",
-           directory.string(), name);
-  for (const std::string& name : names)
-    if (!fs::remove(directory / name, error) || error)
-      fail(ErrorKind::usage, "cannot remove {}: {}", (directory / name).string(), error.message());
 }
 
 tensor::Shape shape_in(const checkpoint::MoeLayer& layer, const std::string& suffix,
@@ -197,7 +175,7 @@ ExportReport export_experts(const checkpoint::Checkpoint& from, const fs::path& 
   comm::agreed(rank.group, "preparing the directory", [&] {
     if (rank.group.rank() != 0) return;
     digest = decode::source_digest(from.directory());
-    claim(directory);
+    internal::claim(directory, {.writer = "kerf export", .is_own = is_own, .marker = {}, .key = {}});
   });
   facts.source_digest = comm::gather_text(rank.group, digest, "the source's digest").front();
 

@@ -48,11 +48,12 @@ struct LogicalReport {
   std::int64_t bytes = 0;
 };
 
-// Undoes an export, of whatever placement: the directory, new or empty, gets a checkpoint with the source's
+// Undoes an export, of whatever placement: the directory (new, empty, or an earlier call's, whose files are
+// replaced, finished or not: a hidden file marks it) gets a checkpoint with the source's
 // tensors of routed experts and of what stands beside them, byte for byte, under ModelOpt's names (fused ones
 // where the source's were), and the source's configs. Every digest is checked. One layer is in memory at a
-// time. Error{usage} for what is no export or a directory that holds files, Error{checkpoint} for damaged
-// files.
+// time; config.json comes last, so that what a stopped run leaves is no checkpoint. Error{usage} for what is
+// no export or a directory that holds anything else, Error{checkpoint} for damaged files.
 LogicalReport export_logical(const checkpoint::Checkpoint& from, const std::filesystem::path& directory,
                              const Workers& workers,
                              const std::function<void(std::int64_t done, std::int64_t of)>& progress = {});

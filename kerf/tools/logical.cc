@@ -6,12 +6,12 @@
 #include <nlohmann/json.hpp>
 
 #include "kerf/base/format.h"
-#include "kerf/checkpoint/atomic_file.h"
 #include "kerf/checkpoint/export_file.h"
 #include "kerf/layout/convert.h"
 #include "kerf/layout/geometry.h"
 #include "kerf/tensor/storage.h"
 #include "kerf/tools/export.h"
+#include "kerf/tools/internal/claim.h"
 
 namespace kerf::tools {
 
@@ -24,6 +24,8 @@ using checkpoint::ExportedLayer;
 using checkpoint::ExportFile;
 using tensor::Dtype;
 using Bytes = std::vector<std::byte>;
+
+constexpr const char* marker_name = ".kerf-export";
 
 // One kind of numbers of a layer, of all experts: gate and up [E, 2I, H / per] and down [E, H, I / per].
 struct Matrices {
@@ -241,20 +243,6 @@ class LayerWriter {
   std::vector<Out> out_;
 };
 
-void write_text(const fs::path& path, const std::string& text) {
-  checkpoint::AtomicFile file(path);
-  file.append(std::as_bytes(std::span(text)));
-  file.finish();
-}
-
-void make_empty(const fs::path& directory) {
-  std::error_code error;
-  fs::create_directories(directory, error);
-  if (!fs::is_directory(directory) || !fs::is_empty(directory, error) || error)
-    fail(ErrorKind::usage, "{}: wanted a new or empty directory{}", directory.string(),
-         error ? ": " + error.message() : std::string());
-}
-
 // config.json as tools read it that know ModelOpt's names: what compressed-tensors says of the quantisation
 // is said as ModelOpt does. Everything else, and every other text, stays as it is.
 std::string config_text(const checkpoint::ExportFacts& facts) {
@@ -296,7 +284,14 @@ LogicalReport export_logical(const Checkpoint& from, const fs::path& directory, 
       fail(ErrorKind::checkpoint, "{}: of another export than rank 0's file", files.back().path().string());
   }
   const checkpoint::ExportFacts& facts = files.front().facts();
-  make_empty(directory);
+  internal::claim(
+      directory,
+      {.writer = "kerf export --to logical",
+       .is_own = [](const std::string& name) { return internal::is_checkpoint_file(name, marker_name); },
+       .marker = marker_name,
+       .key = "config.json"});
+  internal::write_text(directory / marker_name,
+                       "This directory was written by kerf export --to logical, which may replace it.\n");
 
   LogicalReport report;
   nlohmann::json map = nlohmann::json::object();
@@ -348,9 +343,9 @@ LogicalReport export_logical(const Checkpoint& from, const fs::path& directory, 
     if (progress) progress(report.layers, std::ssize(facts.layers));
   }
   const nlohmann::json index = {{"metadata", {{"total_size", report.bytes}}}, {"weight_map", std::move(map)}};
-  write_text(directory / "model.safetensors.index.json", index.dump(2) + "\n");
-  if (facts.configs.quant) write_text(directory / "hf_quant_config.json", *facts.configs.quant);
-  write_text(directory / "config.json", config_text(facts));
+  internal::write_text(directory / "model.safetensors.index.json", index.dump(2) + "\n");
+  if (facts.configs.quant) internal::write_text(directory / "hf_quant_config.json", *facts.configs.quant);
+  internal::write_text(directory / "config.json", config_text(facts));
   return report;
 }
 

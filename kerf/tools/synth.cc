@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "kerf/base/format.h"
-#include "kerf/checkpoint/atomic_file.h"
 #include "kerf/checkpoint/dialect.h"
 #include "kerf/checkpoint/safetensors.h"
 #include "kerf/layout/geometry.h"
+#include "kerf/tools/internal/claim.h"
 #include "kerf/tools/internal/synth_model.h"
 
 namespace kerf::tools {
@@ -23,8 +23,6 @@ namespace {
 
 constexpr const char* marker_name = ".kerf-synth";
 constexpr const char* index_name = "model.safetensors.index.json";
-constexpr std::array<const char*, 4> config_names = {"config.json", "hf_quant_config.json", index_name,
-                                                     marker_name};
 
 // A shard's header, some 200 bytes a tensor, must stay below the 100 MB that a reader takes.
 constexpr std::size_t most_tensors = std::size_t{1} << 18;
@@ -45,66 +43,6 @@ constexpr std::array<ModelSize, 3> sizes = {{
 
 const ModelSize& size_of(SynthModel model) {
   return *std::find_if(sizes.begin(), sizes.end(), [&](const ModelSize& s) { return s.model == model; });
-}
-
-// Also what an interrupted run left under a temporary name.
-bool is_shard_name(const std::string& name) {
-  return name.starts_with("model-") && name.find(".safetensors") != std::string::npos;
-}
-
-bool is_own_name(const std::string& name) {
-  return is_shard_name(name) || std::any_of(config_names.begin(), config_names.end(), [&](const char* own) {
-           return name == own || name.starts_with(checkpoint::AtomicFile::temporary_prefix(own));
-         });
-}
-
-[[noreturn]] void fail_io(const char* what, const fs::path& path, const std::string& why) {
-  fail(ErrorKind::checkpoint, "cannot {} {}: {}", what, path.string(), why);
-}
-
-void write_text(const fs::path& path, const std::string& text) {
-  checkpoint::AtomicFile file(path);
-  file.append(std::as_bytes(std::span(text)));
-  file.finish();
-}
-
-// Makes the directory, or clears it of an earlier run's files; refuses one that holds anything else.
-void claim(const fs::path& directory) {
-  std::error_code error;
-  const fs::file_status status = fs::status(directory, error);
-  if (!fs::exists(status)) {
-    fs::create_directories(directory, error);
-    if (error) fail_io("make directory", directory, error.message());
-    return;
-  }
-  if (!fs::is_directory(status)) fail(ErrorKind::usage, "{} is not a directory", directory.string());
-  std::vector<std::string> names;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
-    names.push_back(it->path().filename().string());
-  if (error) fail_io("read directory", directory, error.message());
-  std::sort(names.begin(), names.end());
-  // A run that was stopped before it had marked the directory left a temporary file at most.
-  const bool marked = std::any_of(names.begin(), names.end(), [](const std::string& name) {
-    return name == marker_name || name.starts_with(checkpoint::AtomicFile::temporary_prefix(marker_name));
-  });
-  for (const std::string& name : names)
-    if (!marked || !is_own_name(name))
-      fail(ErrorKind::usage,
-           "{} holds {}, which kerf synth did not write: give a new or empty directory, nothing was changed",
-           directory.string(), name);
-  for (const std::string& name : names) {
-    if (fs::is_regular_file(fs::symlink_status(directory / name, error))) continue;
-    fail(ErrorKind::usage, "{} is no regular file, so kerf synth did not write it: nothing was changed",
-         (directory / name).string());
-  }
-  // config.json first, as it is written last: without it the directory does not open as a checkpoint.
-  const auto removed = [&](const std::string& name) {
-    fs::remove(directory / name, error);
-    if (error) fail_io("remove", directory / name, error.message());
-  };
-  removed("config.json");
-  for (const std::string& name : names)
-    if (name != marker_name && name != "config.json") removed(name);
 }
 
 struct Shard {
@@ -258,8 +196,14 @@ SynthReport synth(const fs::path& directory, const SynthOptions& wanted, const W
   require(unsupported(wanted));
   SynthOptions options = wanted;
   std::sort(options.bf16_layers.begin(), options.bf16_layers.end());
-  claim(directory);
-  write_text(directory / marker_name, "This directory was written by kerf synth, which may replace it.\n");
+  internal::claim(
+      directory,
+      {.writer = "kerf synth",
+       .is_own = [](const std::string& name) { return internal::is_checkpoint_file(name, marker_name); },
+       .marker = marker_name,
+       .key = "config.json"});
+  internal::write_text(directory / marker_name,
+                       "This directory was written by kerf synth, which may replace it.\n");
 
   const std::vector<Shard> shards = shards_of(options);
   SynthReport report;
@@ -283,10 +227,10 @@ SynthReport synth(const fs::path& directory, const SynthOptions& wanted, const W
   }
 
   const nlohmann::json index = {{"metadata", {{"total_size", report.bytes}}}, {"weight_map", std::move(map)}};
-  write_text(directory / index_name, index.dump(2) + "\n");
+  internal::write_text(directory / index_name, index.dump(2) + "\n");
   if (const std::string json = internal::quant_config_json(options); !json.empty())
-    write_text(directory / "hf_quant_config.json", json);
-  write_text(directory / "config.json", internal::config_json(options));
+    internal::write_text(directory / "hf_quant_config.json", json);
+  internal::write_text(directory / "config.json", internal::config_json(options));
   return report;
 }
 

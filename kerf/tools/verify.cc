@@ -57,8 +57,8 @@ std::int64_t check_scales(const MoeLayer& layer, VerifyReport& report) {
   return 4 * std::ssize(scales.ws2_gate) * (scales.weight_only ? 3 : 6);
 }
 
-// A file's tensors one after another, each by all workers.
-VerifyReport verify_export(const checkpoint::Checkpoint& from, const Workers& workers,
+// A file's tensors one after another, each by all workers; none where there are no workers.
+VerifyReport verify_export(const checkpoint::Checkpoint& from, const Workers* workers,
                            const std::function<void(std::int64_t done, std::int64_t total)>& progress) {
   VerifyReport report;
   const std::int64_t ranks = from.exported()->facts().placement.ranks;
@@ -77,9 +77,11 @@ VerifyReport verify_export(const checkpoint::Checkpoint& from, const Workers& wo
     if (opened) {
       if (file.exported()->id() != from.exported()->id())
         report.faults.add("file of another export", file.exported()->path().string());
+      for (const checkpoint::Checkpoint::Shard& shard : file.shards()) report.files.push_back(shard);
       for (const auto& [name, entry] : file.exported()->header().tensors) {
+        if (workers == nullptr) break;
         if (name == checkpoint::exported_digests || name == checkpoint::exported_ranks) continue;
-        finding([&] { file.exported()->check(name, workers); });
+        finding([&] { file.exported()->check(name, *workers); });
         report.bytes_checked += entry.end - entry.begin;
       }
       for (const std::int64_t index : file.moe_layers()) {
@@ -102,7 +104,7 @@ VerifyReport verify_export(const checkpoint::Checkpoint& from, const Workers& wo
 
 VerifyReport verify(const checkpoint::Checkpoint& checkpoint, const Workers& workers,
                     const std::function<void(std::int64_t done, std::int64_t total)>& progress) {
-  if (checkpoint.exported() != nullptr) return verify_export(checkpoint, workers, progress);
+  if (checkpoint.exported() != nullptr) return verify_export(checkpoint, &workers, progress);
   struct Task {
     const MoeLayer* layer;
     std::int64_t expert;
@@ -138,6 +140,11 @@ VerifyReport verify(const checkpoint::Checkpoint& checkpoint, const Workers& wor
   }
   checkpoint.require_unchanged();
   return report;
+}
+
+VerifyReport verify_headers(const checkpoint::Checkpoint& exported) {
+  if (exported.exported() == nullptr) fail(ErrorKind::bug, "{}: no export", exported.directory().string());
+  return verify_export(exported, nullptr, {});
 }
 
 }  // namespace kerf::tools

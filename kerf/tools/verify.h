@@ -19,7 +19,8 @@ struct VerifyReport {
   std::int64_t layers = 0;
   std::int64_t experts = 0;  // of all layers together
   std::int64_t bytes_checked = 0;
-  std::vector<std::string> warnings;  // checkpoint::warnings_of(), with the layer
+  std::vector<std::string> warnings;                 // checkpoint::warnings_of(), with the layer
+  std::vector<checkpoint::Checkpoint::Shard> files;  // of an export: those of all ranks that could be opened
 };
 
 // `progress` is called with experts done and in all, from any worker, one call at a time. The report is the
@@ -28,6 +29,10 @@ struct VerifyReport {
 // `experts` counts files then.
 VerifyReport verify(const checkpoint::Checkpoint& checkpoint, const Workers& workers,
                     const std::function<void(std::int64_t done, std::int64_t total)>& progress = {});
+
+// The same of an export without its experts' bytes: every rank's header and tables against their digests,
+// that the files are of one export, scales and what stands beside the experts.
+VerifyReport verify_headers(const checkpoint::Checkpoint& exported);
 
 // How fast that is: verify() in turns with a plain read of the bytes that it looks at (bytes_checked but for
 // the few of global scales and of what stands beside the experts), from pages that are in memory.

@@ -450,5 +450,24 @@ TEST(SynthCommand, KeepsOtherPeoplesFiles) {
   EXPECT_EQ(read_text(dir.path() / "thesis.txt"), "years of work");
 }
 
+// What is to be written and cannot be is the caller's affair, whichever command it is.
+TEST(SynthCommand, APlaceThatCannotBeWrittenIsUsage) {
+  expect_refusal(run_program({"synth", "/proc/nothing-here/m", "--model", "tiny"}), 2,
+                 {"/proc/nothing-here/m"});
+  // A file system that is mounted read-only, where a process may have one of its own.
+  const TempDir dir;
+  const std::string here = dir.path().string();
+  const Ran ran = run_executable(
+      "/bin/sh", {"-c", "unshare -rm sh -c 'mount -t tmpfs none " + here + " && mkdir " + here +
+                            "/e && mount -o remount,ro " + here + " || exit 99; " + KERF_PROGRAM + " synth " +
+                            here + "/e --model tiny; a=$?; " + KERF_PROGRAM + " synth " + here +
+                            "/n --model tiny; exit $((a * 10 + $?))' 2>&1"});
+  if (ran.code != 22) {
+    ASSERT_TRUE(ran.code == 99 || ran.code == 1) << ran.code << ": " << ran.out;
+    GTEST_SKIP() << "no mounts of its own for this process: " << ran.out;
+  }
+  EXPECT_TRUE(contains(ran.out, "Read-only file system"));
+}
+
 }  // namespace
 }  // namespace kerf::test

@@ -385,6 +385,62 @@ TEST_F(SpoiltExport, VerifyNamesFileAndTensor) {
       contains(ran.out, "kerf-rank-00001-of-00002.safetensors: damaged: the digest of " + w13->first));
 }
 
+TEST_F(SpoiltExport, InspectLooksAtEveryRanksFile) {
+  const auto json = [&](Arguments more) {
+    Arguments whole = {"inspect", path(), "--json"};
+    whole.insert(whole.end(), more.begin(), more.end());
+    const Ran ran = run_program(whole);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    return json_of(ran);
+  };
+  for (const Arguments& how : {Arguments{}, {"--headers"}}) {
+    EXPECT_EQ(json(how)["faults_total"], 0);
+    ASSERT_EQ(json(how)["shards"].size(), 2U);
+    EXPECT_EQ(json(how)["shards"][1]["name"], checkpoint::export_file_name(1, 2));
+  }
+  const auto header = checkpoint::read_header(file(1));
+  const auto w2 = std::ranges::find_if(
+      header.tensors, [](const auto& t) { return t.first.ends_with("layers.2.mlp.experts.w2"); });
+  ASSERT_NE(w2, header.tensors.end());
+  flip(file(1), w2->second.begin + 7);
+  EXPECT_EQ(json({})["faults_total"], 1);
+  EXPECT_EQ(json({"--headers"})["faults_total"], 0);  // says so: headers alone
+  const Ran text = run_program({"inspect", path()});
+  EXPECT_TRUE(
+      contains(text.out, "kerf-rank-00001-of-00002.safetensors: damaged: the digest of " + w2->first));
+  EXPECT_EQ(text.out.find("no faults found"), std::string::npos);
+  flip(file(1), w2->second.begin + 7);
+  flip(file(1), 9);  // of the header
+  for (const Arguments& how : {Arguments{}, {"--headers"}}) EXPECT_EQ(json(how)["faults_total"], 1);
+}
+
+// The disk is full in the middle of it, or the run is killed: what is left is no checkpoint, and the same
+// command again ends as if nothing had been.
+TEST_F(SpoiltExport, AFailedLogicalExportDoesNotBlockItsRetry) {
+  const TempDir back;
+  const TempDir clean;
+  ASSERT_EQ(exported(path(), clean.path(), {"--to", "logical"}).code, 0);
+  const auto size = fs::file_size(clean.path() / "model-00002-of-00003.safetensors") / 1024;  // the largest
+  const Ran full = run_executable(
+      "/bin/sh", {"-c", "ulimit -f " + std::to_string(size / 2) + "; exec " + std::string(KERF_PROGRAM) +
+                            " export " + path() + " " + back.path().string() + " --to logical"});
+  EXPECT_EQ(full.code, 2) << full.err;
+  EXPECT_EQ(run_program({"verify", back.path().string()}).code, 3);
+  for (int i = 0; i < 2; ++i) {  // over what the failed one left, and over a finished one
+    const Ran again = exported(path(), back.path(), {"--to", "logical"});
+    EXPECT_EQ(again.code, 0) << again.err;
+    for (const auto& entry : fs::directory_iterator(clean.path()))
+      EXPECT_EQ(read_text(entry.path()), read_text(back.path() / entry.path().filename())) << entry.path();
+  }
+  std::ofstream(back.path() / "notes.txt") << "mine";
+  expect_refusal(exported(path(), back.path(), {"--to", "logical"}), 2,
+                 {"holds notes.txt, which kerf export --to logical did not write"});
+  EXPECT_EQ(run_program({"verify", back.path().string()}).code, 0);  // nothing was changed
+  const TempDir others;
+  std::ofstream(others.path() / "config.json") << "{}";
+  expect_refusal(exported(path(), others.path(), {"--to", "logical"}), 2, {"holds config.json"});
+}
+
 TEST_F(SpoiltExport, CutShort) {
   fs::resize_file(file(1), fs::file_size(file(1)) - 1);
   expect_refusal(decoded(path(), {}), 3, {"truncated"});
