@@ -4,31 +4,35 @@
 #include <string>
 #include <vector>
 
-#include "kerf/base/file.h"
 #include "kerf/base/format.h"
+#include "kerf/base/json_stream.h"
+#include "kerf/base/text.h"
 
 namespace kerf {
 
 namespace {
 
-// Looks for what the parser itself takes: a key that comes twice, and depth without end. (Its own callback
-// could look too, but goes through a whole container at the end of each object in it.)
+// Looks for what the parser itself takes: a key that comes twice, depth without end, and more values than
+// there is room for. (Its own callback could look too, but goes through a whole container at the end of each
+// object in it.)
 class Look : public nlohmann::json_sax<nlohmann::json> {
  public:
   Look(const std::string& file, ErrorKind kind) : file_(file), kind_(kind) {}
 
-  bool null() override { return true; }
-  bool boolean(bool /*value*/) override { return true; }
-  bool number_integer(number_integer_t /*value*/) override { return true; }
-  bool number_unsigned(number_unsigned_t /*value*/) override { return true; }
-  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return true; }
-  bool string(string_t& /*value*/) override { return true; }
+  bool null() override { return takes(0); }
+  bool boolean(bool /*value*/) override { return takes(0); }
+  bool number_integer(number_integer_t /*value*/) override { return takes(0); }
+  bool number_unsigned(number_unsigned_t /*value*/) override { return takes(0); }
+  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return takes(0); }
+  bool string(string_t& value) override { return takes(string_bytes + std::ssize(value)); }
   bool binary(binary_t& /*value*/) override { return true; }
   bool start_object(std::size_t /*size*/) override {
     keys_.emplace_back();
-    return open();
+    return takes(container_bytes) && open();
   }
   bool key(string_t& key) override {
+    takes(key_bytes + std::ssize(key));
+    --values_;
     if (!keys_.back().insert(key).second)
       fail(kind_, "{}: the key '{}' comes twice in one object", file_, shown(key));
     return true;
@@ -38,7 +42,7 @@ class Look : public nlohmann::json_sax<nlohmann::json> {
     --depth_;
     return true;
   }
-  bool start_array(std::size_t /*size*/) override { return open(); }
+  bool start_array(std::size_t /*size*/) override { return takes(container_bytes) && open(); }
   bool end_array() override {
     --depth_;
     return true;
@@ -49,9 +53,24 @@ class Look : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
+  // What a tree of such values takes, allocator and growth included: a value is 16 bytes in an array that may
+  // have had to grow, a container or a string has a block of its own, a key is a node of a tree.
+  static constexpr std::int64_t value_bytes = 32;
+  static constexpr std::int64_t container_bytes = 64;
+  static constexpr std::int64_t string_bytes = 48;
+  static constexpr std::int64_t key_bytes = 80;
+
+  bool takes(std::int64_t more) {
+    ++values_;
+    bytes_ += value_bytes + more;
+    if (bytes_ > most_tree_bytes)
+      fail(kind_, "{}: its first {} values would take {} bytes in memory, wanted at most {} for all of them",
+           file_, values_, bytes_, most_tree_bytes);
+    return true;
+  }
+
   bool open() {
-    constexpr int most_depth = 64;
-    if (++depth_ > most_depth + 1) fail(kind_, "{}: nested deeper than {}", file_, most_depth);
+    if (++depth_ > most_json_depth + 1) fail(kind_, "{}: nested deeper than {}", file_, most_json_depth);
     return true;
   }
 
@@ -59,19 +78,23 @@ class Look : public nlohmann::json_sax<nlohmann::json> {
   ErrorKind kind_;
   std::vector<std::set<std::string>> keys_;  // of the objects that are open
   int depth_ = 0;
+  std::int64_t values_ = 0;
+  std::int64_t bytes_ = 0;
 };
 
 }  // namespace
 
-nlohmann::json parse_json(const std::string& text, const std::string& file, ErrorKind kind) {
-  // A parser would take a NUL for the end of the text and leave what follows it unread.
-  if (text.find('\0') != std::string::npos) fail(kind, "{}: not valid JSON: a zero byte in it", file);
+nlohmann::json parse_json(std::string_view text, const std::string& file, ErrorKind kind) {
+  const JsonStream::Refuse refuse = [&](const std::string& what, std::int64_t at) {
+    fail(kind, "{}: not valid JSON at byte {}: {}", file, at, what);
+  };
   Look look(file, kind);
-  (void)nlohmann::json::sax_parse(text, &look);
+  (void)JsonStream(text, most_json_token, refuse).parse(look);
+  JsonStream stream(text, most_json_token, refuse);
   try {
-    return nlohmann::json::parse(text);
-  } catch (const nlohmann::json::parse_error& e) {
-    fail(kind, "{}: not valid JSON at byte {}", file, e.byte);
+    return nlohmann::json::parse(stream.begin(), JsonStream::end());
+  } catch (const nlohmann::json::parse_error&) {
+    fail(kind, "{}: not valid JSON at byte {}", file, stream.taken());
   } catch (const nlohmann::json::exception&) {
     fail(kind, "{}: not valid JSON: a number out of range", file);
   }

@@ -2,16 +2,24 @@
 // For sources only: nlohmann_json stays out of the public headers.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "kerf/base/error.h"
 
 namespace kerf {
 
-// An Error of `kind` that names `file` for text that is not JSON, for an object with one key twice and for
-// nesting beyond 64.
-nlohmann::json parse_json(const std::string& text, const std::string& file,
+// What a parsed text may take in memory, beside the text itself: some 80,000 small objects.
+inline constexpr std::int64_t most_tree_bytes = std::int64_t{36} << 20;
+// Of one string in it.
+inline constexpr std::int64_t most_json_token = std::int64_t{16} << 20;
+inline constexpr int most_json_depth = 64;
+
+// An Error of `kind` that names `file` for text that is not JSON, for an object with one key twice, for
+// nesting beyond most_json_depth, and for more values than most_tree_bytes have room for.
+nlohmann::json parse_json(std::string_view text, const std::string& file,
                           ErrorKind kind = ErrorKind::checkpoint);
 
 // A value as a message shows it: its text, cut, and what it is.

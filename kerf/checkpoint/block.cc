@@ -60,9 +60,9 @@ BlockFiles Layer::block(bool pool) const {
       fail(ErrorKind::checkpoint,
            "layer {}: {} is missing, wanted {} {}: the block around the experts needs it", index(), name,
            dtypes(slot), slot.shape.text());
-    if (!usable(slot, *located->entry))
+    if (!usable(slot, entry(*located)))
       fail(ErrorKind::checkpoint, "{}: {}", where(name, *located),
-           got_and_wanted(slot, *located->entry, source()));
+           got_and_wanted(slot, entry(*located), source()));
     return source().table->stored(*located);
   };
   BlockFiles out;
@@ -79,9 +79,9 @@ void Layer::check_block(Faults& faults) const {
   for (const Slot& slot : slots_of(source())) {
     const std::string name = full_name(slot.suffix);
     const Located* located = find_full(name);
-    if (located != nullptr && !usable(slot, *located->entry))
+    if (located != nullptr && !usable(slot, entry(*located)))
       faults.add("tensor that cannot be used", fmt::format("{}: {}", where(name, *located),
-                                                           got_and_wanted(slot, *located->entry, source())));
+                                                           got_and_wanted(slot, entry(*located), source())));
   }
 }
 
@@ -89,7 +89,7 @@ void Layer::scan_block(Faults& faults) const {
   for (const Slot& slot : slots_of(source())) {
     const std::string name = full_name(slot.suffix);
     const Located* located = find_full(name);
-    if (located != nullptr && usable(slot, *located->entry)) scan_finite(name, *located, slot.fault, faults);
+    if (located != nullptr && usable(slot, entry(*located))) scan_finite(name, *located, slot.fault, faults);
   }
 }
 

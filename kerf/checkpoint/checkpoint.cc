@@ -100,7 +100,8 @@ std::map<std::int64_t, Outline> outline(const std::filesystem::path& directory,
   std::map<std::int64_t, Outline> layers;
   std::map<std::int64_t, std::string_view> beyond;
   std::set<std::string_view> odd;
-  for (const std::string_view name : table.names()) {
+  for (const internal::Located& located : table.all()) {
+    const std::string_view name = table.name(located);
     const auto layer = internal::parse_layer_name(name);
     if (!layer) {
       look_at_odd_name(table, name, config, odd, faults);
@@ -112,7 +113,7 @@ std::map<std::int64_t, Outline> outline(const std::filesystem::path& directory,
       beyond.try_emplace(layer->layer, name);
       continue;
     }
-    const std::string& file = table.file(*table.find(name));
+    const std::string& file = table.file(located);
     if (expert.naming == ExpertNaming::unknown) refuse_tensor(layer->layer, name, file);
     if (expert.expert >= config.experts)
       fail(ErrorKind::checkpoint,

@@ -8,13 +8,35 @@
 
 namespace kerf::checkpoint {
 
-Digest digest_of(std::span<const std::byte> bytes) {
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
+namespace {
+
+Digest canonical(XXH128_hash_t hash) {
+  XXH128_canonical_t bytes;
+  XXH128_canonicalFromHash(&bytes, hash);
   Digest out;
-  static_assert(sizeof(canonical.digest) == sizeof(out));
-  std::memcpy(out.data(), canonical.digest, sizeof(out));
+  static_assert(sizeof(bytes.digest) == sizeof(out));
+  std::memcpy(out.data(), bytes.digest, sizeof(out));
   return out;
+}
+
+}  // namespace
+
+Digest digest_of(std::span<const std::byte> bytes) {
+  return canonical(XXH3_128bits(bytes.data(), bytes.size()));
+}
+
+Digest digest_of(const tensor::Source& source) {
+  XXH3_state_t state;
+  XXH3_128bits_reset(&state);
+  std::vector<std::byte> piece(static_cast<std::size_t>(std::min(source.bytes(), Pieces::most)));
+  for (std::int64_t at = 0; at < source.bytes();) {
+    const std::span<std::byte> part =
+        std::span(piece).first(static_cast<std::size_t>(std::min(source.bytes() - at, Pieces::most)));
+    source.read(at, part);
+    XXH3_128bits_update(&state, part.data(), part.size());
+    at += std::ssize(part);
+  }
+  return canonical(XXH3_128bits_digest(&state));
 }
 
 std::string text_of(const Digest& digest) {
@@ -54,6 +76,20 @@ Digest digest_of(const tensor::TensorView& view, const Workers& workers) {
   else
     workers.for_each(digests.size(), one);
   return digest_of(digests);
+}
+
+Digest digest_of(const tensor::Source& source, const Workers& workers) {
+  const Pieces pieces(tensor::Dtype::u8, {source.bytes()});
+  std::vector<Digest> digests(static_cast<std::size_t>(pieces.count()));
+  std::vector<std::vector<std::byte>> buffers(static_cast<std::size_t>(workers.size()));
+  workers.for_each(digests.size(), [&](std::size_t i, int worker) {
+    const Pieces::Range range = pieces.range(static_cast<std::int64_t>(i));
+    std::vector<std::byte>& buffer = buffers[static_cast<std::size_t>(worker)];
+    buffer.resize(static_cast<std::size_t>(range.bytes));
+    source.read(range.begin, buffer);
+    digests[i] = digest_of(std::span<const std::byte>(buffer));
+  });
+  return digest_of(std::span<const Digest>(digests));
 }
 
 Digest digest_of(std::span<const Digest> pieces) { return digest_of(std::as_bytes(pieces)); }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kerf/base/threads.h"
+#include "kerf/tensor/source.h"
 #include "kerf/tensor/view.h"
 
 namespace kerf::checkpoint {
@@ -17,6 +18,8 @@ namespace kerf::checkpoint {
 using Digest = std::array<std::byte, 16>;  // in XXH3's canonical order: the same on every machine
 
 Digest digest_of(std::span<const std::byte> bytes);
+// The same of bytes that are read in pieces.
+Digest digest_of(const tensor::Source& source);
 // 32 hexadecimal digits.
 std::string text_of(const Digest& digest);
 
@@ -50,6 +53,8 @@ class Pieces {
 
 // The digest of a whole tensor whose bytes are at hand.
 Digest digest_of(const tensor::TensorView& view, const Workers& workers);
+// That of a tensor U8 [bytes], whose bytes are read as they are needed.
+Digest digest_of(const tensor::Source& source, const Workers& workers);
 Digest digest_of(std::span<const Digest> pieces);
 
 }  // namespace kerf::checkpoint

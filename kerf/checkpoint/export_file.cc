@@ -1,7 +1,6 @@
 #include "kerf/checkpoint/export_file.h"
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "kerf/base/file.h"
 #include "kerf/base/format.h"
@@ -26,37 +25,41 @@ struct ExportFile::State {
   Header header;
   ExportFacts facts;
   std::shared_ptr<const DataFile> file;
-  std::unordered_map<std::string_view, Digest> digests;  // by the header's names
+  std::vector<Digest> digests;  // in the order of the header's names; none of the tables' own
   std::vector<Digest> ranks;
 
   [[nodiscard]] std::vector<Digest> table(std::string_view name, std::int64_t rows) const {
-    const auto found = header.tensors.find(name);
+    const auto i = header.tensors.index_of(name);
+    const TensorEntry found = i ? header.tensors.entry(*i) : TensorEntry{};
     const tensor::Shape wanted{rows, 16};
-    if (found == header.tensors.end() || found->second.dtype != tensor::Dtype::u8 ||
-        found->second.shape != wanted)
+    if (!i || found.dtype != tensor::Dtype::u8 || found.shape != wanted)
       fail(ErrorKind::checkpoint, "{}: got {}, wanted {} U8 {}", path.string(),
-           found == header.tensors.end()
-               ? fmt::format("no {}", name)
-               : fmt::format("{} {} {}", name, tensor::name(found->second.dtype), found->second.shape.text()),
+           !i ? fmt::format("no {}", name)
+              : fmt::format("{} {} {}", name, tensor::name(found.dtype), found.shape.text()),
            name, wanted.text());
     std::vector<Digest> out(static_cast<std::size_t>(rows));
-    file->read(found->second.begin, std::as_writable_bytes(std::span(out)));
+    file->read(found.begin, std::as_writable_bytes(std::span(out)));
     return out;
   }
 
   // The header's bytes and the list of digests must be what the writer wrote.
   void check_tables() {
-    std::vector<std::pair<std::int64_t, std::string_view>> order;
-    for (const auto& [name, entry] : header.tensors)
-      if (name != exported_digests && name != exported_ranks) order.emplace_back(entry.begin, name);
-    std::sort(order.begin(), order.end());
+    const TensorEntries& tensors = header.tensors;
+    std::vector<std::uint32_t> order;  // of the tensors, by where they begin and by name
+    order.reserve(tensors.size());
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      if (tensors.name(i) != exported_digests && tensors.name(i) != exported_ranks)
+        order.push_back(static_cast<std::uint32_t>(i));
+    std::stable_sort(order.begin(), order.end(), [&tensors](std::uint32_t a, std::uint32_t b) {
+      return tensors.begin_of(a) < tensors.begin_of(b);
+    });
     const std::vector<Digest> own = table(exported_digests, static_cast<std::int64_t>(order.size()) + 1);
-    std::vector<std::byte> head(static_cast<std::size_t>(header.data_begin));
-    file->read(0, head);
-    if (const Digest got = digest_of(head); got != own.front())
+    const std::shared_ptr<const tensor::Reader> reader = file;
+    if (const Digest got = digest_of(tensor::Source(reader, 0, header.data_begin)); got != own.front())
       fail(ErrorKind::checkpoint, "{}: damaged: the digest of its header is {}, wanted {}", path.string(),
            text_of(got), text_of(own.front()));
-    for (std::size_t i = 0; i < order.size(); ++i) digests.emplace(order[i].second, own[i + 1]);
+    digests.resize(tensors.size());
+    for (std::size_t i = 0; i < order.size(); ++i) digests[order[i]] = own[i + 1];
     ranks = table(exported_ranks, facts.placement.ranks);
     const Digest whole = digest_of(std::span<const Digest>(own));
     if (const Digest& listed = ranks[static_cast<std::size_t>(facts.rank)]; listed != whole)
@@ -109,24 +112,24 @@ Digest ExportFile::id() const { return digest_of(std::span<const Digest>(state_-
 
 bool ExportFile::has(std::string_view name) const { return state_->header.tensors.contains(name); }
 
-const TensorEntry& ExportFile::entry(std::string_view name) const {
-  const auto found = state_->header.tensors.find(name);
-  if (found == state_->header.tensors.end())
-    fail(ErrorKind::checkpoint, "{}: no tensor '{}' in it", state_->path.string(), shown(name));
-  return found->second;
+TensorEntry ExportFile::entry(std::string_view name) const {
+  const auto found = state_->header.tensors.index_of(name);
+  if (!found) fail(ErrorKind::checkpoint, "{}: no tensor '{}' in it", state_->path.string(), shown(name));
+  return state_->header.tensors.entry(*found);
 }
 
 void ExportFile::check(std::string_view name, const Digest& got) const {
-  const auto wanted = state_->digests.find(name);
-  if (wanted == state_->digests.end())
+  const auto found = state_->header.tensors.index_of(name);
+  if (!found || name == exported_digests || name == exported_ranks)
     fail(ErrorKind::checkpoint, "{}: no digest of a tensor '{}' in it", state_->path.string(), shown(name));
-  if (wanted->second != got)
+  const Digest& wanted = state_->digests[*found];
+  if (wanted != got)
     fail(ErrorKind::checkpoint, "{}: damaged: the digest of {} is {}, wanted {}", state_->path.string(),
-         shown(name), text_of(got), text_of(wanted->second));
+         shown(name), text_of(got), text_of(wanted));
 }
 
 void ExportFile::check(std::string_view name, const Workers& workers) const {
-  const TensorEntry& at = entry(name);
+  const TensorEntry at = entry(name);
   const Pieces pieces(at.dtype, at.shape);
   std::vector<Digest> digests(static_cast<std::size_t>(pieces.count()));
   std::vector<std::vector<std::byte>> buffers(static_cast<std::size_t>(workers.size()));

@@ -40,7 +40,7 @@ class ExportFile {
   [[nodiscard]] Digest id() const;
 
   // Where a tensor lies. Error{checkpoint} that names file and tensor where there is none.
-  [[nodiscard]] const TensorEntry& entry(std::string_view name) const;
+  [[nodiscard]] TensorEntry entry(std::string_view name) const;
   [[nodiscard]] bool has(std::string_view name) const;
 
   // The digest that the tensor must have; Error{checkpoint} that names file, tensor and both digests where
@@ -71,7 +71,7 @@ class ExportReader {
  private:
   const ExportFile& file_;
   std::string name_;
-  const TensorEntry& entry_;
+  TensorEntry entry_;
   Pieces pieces_;
   std::vector<Digest> digests_;
 };

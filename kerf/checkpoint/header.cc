@@ -2,11 +2,13 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <nlohmann/json.hpp>
+#include <functional>
 #include <vector>
 
 #include "kerf/base/file.h"
 #include "kerf/base/format.h"
+#include "kerf/base/json.h"
+#include "kerf/base/json_stream.h"
 #include "kerf/checkpoint/safetensors.h"
 
 namespace kerf::checkpoint {
@@ -51,7 +53,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
 
   bool string(string_t& value) override {
     if (at_ == At::metadata && depth_ == 1) {
-      header_.metadata.emplace(field_, value);
+      if (header_.metadata.size() < Header::most_metadata) header_.metadata.emplace(field_, value);
       return true;
     }
     if (at_ != At::entry || field_ != "dtype") return scalar(fmt::format("the string '{}'", shown(value)));
@@ -63,8 +65,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   bool key(string_t& value) override {
     if (at_ == At::top) {
       name_ = value;
-      if (value == "__metadata__" ? std::exchange(metadata_seen_, true) : header_.tensors.contains(value))
-        refuse("the name comes twice");
+      if (value == "__metadata__" && std::exchange(metadata_seen_, true)) refuse("the name comes twice");
     } else if (at_ == At::entry) {
       field_ = value;
       const auto known = std::find(kFields.begin(), kFields.end(), value);
@@ -130,9 +131,17 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  bool parse_error(std::size_t position, const std::string& /*token*/,
+  bool parse_error(std::size_t /*position*/, const std::string& /*token*/,
                    const nlohmann::detail::exception& /*reason*/) override {
-    fail(ErrorKind::checkpoint, "{}: its header is not valid JSON at byte {} of the header", file_, position);
+    return false;  // said where the text is
+  }
+
+  // After the last event: no name twice.
+  void finish() {
+    if (const auto twice = header_.tensors.sort()) {
+      name_ = *twice;
+      refuse("the name comes twice");
+    }
   }
 
  private:
@@ -181,7 +190,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
              offsets_[1] - offsets_[0], bytes, tensor::name(entry.dtype), entry.shape.text());
     entry.begin = data_begin_ + offsets_[0];
     entry.end = data_begin_ + offsets_[1];
-    header_.tensors.emplace(name_, entry);
+    header_.tensors.add(name_, entry);
   }
 
   const std::string& file_;
@@ -198,34 +207,43 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   std::vector<std::int64_t> offsets_;
 };
 
-using Named = std::pair<const std::string, TensorEntry>;
-
 // All tensors lie inside the file, none on another; counts the bytes between and after them.
 void check_ranges(const std::string& file, std::int64_t data_begin, Header& header) {
-  std::vector<const Named*> order;  // tensors that have bytes
-  order.reserve(header.tensors.size());
-  const Named* furthest = nullptr;  // of all: one without bytes must lie inside the file, too
-  for (const Named& tensor : header.tensors) {
-    if (tensor.second.begin != tensor.second.end) order.push_back(&tensor);
-    if (furthest == nullptr || tensor.second.end > furthest->second.end) furthest = &tensor;
+  const TensorEntries& tensors = header.tensors;
+  std::vector<std::uint32_t> order;     // tensors that have bytes
+  std::optional<std::size_t> furthest;  // of all: one without bytes must lie inside the file, too
+  std::int64_t furthest_end = 0;
+  std::size_t with_bytes = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const TensorEntry entry = tensors.entry(i);
+    with_bytes += entry.begin != entry.end ? 1 : 0;
+    if (furthest && entry.end <= furthest_end) continue;
+    furthest = i;
+    furthest_end = entry.end;
   }
-  std::sort(order.begin(), order.end(),
-            [](const Named* a, const Named* b) { return a->second.begin < b->second.begin; });
+  order.reserve(with_bytes);
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    if (const TensorEntry entry = tensors.entry(i); entry.begin != entry.end)
+      order.push_back(static_cast<std::uint32_t>(i));
+  std::sort(order.begin(), order.end(), [&tensors](std::uint32_t a, std::uint32_t b) {
+    return tensors.begin_of(a) < tensors.begin_of(b);
+  });
   std::int64_t covered = 0;
-  const Named* last = nullptr;
-  for (const Named* tensor : order) {
-    if (last != nullptr && tensor->second.begin < last->second.end)
+  std::int64_t last_end = 0;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const TensorEntry entry = tensors.entry(order[i]);
+    if (i > 0 && entry.begin < last_end)
       fail(ErrorKind::checkpoint,
            "{}: tensors '{}' and '{}' overlap: the first ends at byte {}, the second begins at {}", file,
-           shown(last->first), shown(tensor->first), last->second.end, tensor->second.begin);
-    covered += tensor->second.end - tensor->second.begin;
-    last = tensor;
+           shown(tensors.name(order[i - 1])), shown(tensors.name(order[i])), last_end, entry.begin);
+    covered += entry.end - entry.begin;
+    last_end = entry.end;
   }
-  if (furthest != nullptr && furthest->second.end > header.file_bytes)
+  if (furthest && furthest_end > header.file_bytes)
     fail(ErrorKind::checkpoint,
          "{}: the file is {} bytes, its header describes {} ('{}' ends there): truncated, incomplete "
          "download?",
-         file, header.file_bytes, furthest->second.end, shown(furthest->first));
+         file, header.file_bytes, furthest_end, shown(tensors.name(*furthest)));
   header.stray_bytes = header.file_bytes - data_begin - covered;
 }
 
@@ -250,19 +268,23 @@ Header parse_header(const tensor::Source& opened, const std::string& file) {
          "{}: the file is {} bytes, its header alone needs {}: truncated, incomplete download?", file,
          opened.bytes(), header_bytes + kLengthBytes);
 
-  std::string text(length, '\0');
-  opened.read(kLengthBytes, std::as_writable_bytes(std::span(text)));
-  if (text.empty() || text.front() != '{')
-    fail(ErrorKind::checkpoint, "{}: its header does not begin with '{{': not a safetensors file", file);
-  // A parser would take a NUL for the end of the text and leave what follows it unread.
-  if (const std::size_t nul = text.find('\0'); nul != std::string::npos)
-    fail(ErrorKind::checkpoint, "{}: its header is not valid JSON at byte {} of the header", file, nul + 1);
   Header header;
   header.file_bytes = opened.bytes();
   const std::int64_t data_begin = kLengthBytes + header_bytes;
   header.data_begin = data_begin;
+  const auto refuse = [&file](const std::string& what, std::int64_t at) {
+    fail(ErrorKind::checkpoint, "{}: its header is not valid JSON at byte {} of the header{}{}", file, at,
+         what.empty() ? "" : ": ", what);
+  };
+  JsonStream text(
+      [&opened](std::int64_t offset, std::span<std::byte> to) { opened.read(kLengthBytes + offset, to); },
+      header_bytes, most_json_token, refuse);
+  if (header_bytes == 0 || *text.begin() != '{')
+    fail(ErrorKind::checkpoint, "{}: its header does not begin with '{{': not a safetensors file", file);
+  header.tensors.reserve(header_bytes);
   HeaderReader reader(file, data_begin, header);
-  nlohmann::json::sax_parse(text, &reader);
+  if (!text.parse(reader)) refuse({}, text.taken());
+  reader.finish();
   check_ranges(file, data_begin, header);
   return header;
 }
@@ -305,9 +327,9 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
 }
 
 std::optional<tensor::StoredTensor> SafetensorsFile::stored(std::string_view name) const {
-  const auto found = header_.tensors.find(name);
-  if (found == header_.tensors.end()) return std::nullopt;
-  const TensorEntry& entry = found->second;
+  const auto found = header_.tensors.index_of(name);
+  if (!found) return std::nullopt;
+  const TensorEntry entry = header_.tensors.entry(*found);
   return tensor::StoredTensor{entry.dtype, entry.shape, {file_, entry.begin, entry.end - entry.begin}};
 }
 

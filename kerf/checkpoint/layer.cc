@@ -183,7 +183,7 @@ bool Layer::has_selection_bias() const {
   const std::string name = full_name(selection_bias_name);
   const Located* located = find_full(name);
   if (located == nullptr) return false;
-  const bool bf16 = located->entry->dtype == tensor::Dtype::bf16;
+  const bool bf16 = entry(*located).dtype == tensor::Dtype::bf16;
   expect(name, *located, bf16 ? tensor::Dtype::bf16 : tensor::Dtype::f32, {source_.experts});
   return true;
 }
@@ -193,39 +193,39 @@ std::string Layer::in_file(const Located* located) const {
 }
 
 ExpertKind Layer::kind_of_weight(const std::string& name, const Located& located) const {
-  if (located.entry->dtype == tensor::Dtype::u8 || located.entry->dtype == tensor::Dtype::f4)
+  if (entry(located).dtype == tensor::Dtype::u8 || entry(located).dtype == tensor::Dtype::f4)
     return ExpertKind::nvfp4;
-  if (located.entry->dtype == tensor::Dtype::bf16) return ExpertKind::bf16;
+  if (entry(located).dtype == tensor::Dtype::bf16) return ExpertKind::bf16;
   fail(ErrorKind::checkpoint, "{}: got {} {}, wanted U8 (NVFP4, two codes a byte), F4 or BF16",
-       where(name, located), tensor::name(located.entry->dtype), located.entry->shape.text());
+       where(name, located), tensor::name(entry(located).dtype), entry(located).shape.text());
 }
 
 void Layer::expect(const std::string& name, const Located& located, tensor::Dtype dtype,
                    const tensor::Shape& shape) const {
-  if (located.entry->dtype == dtype && located.entry->shape == shape) return;
-  const bool wrong_dtype = located.entry->dtype != dtype;
+  if (entry(located).dtype == dtype && entry(located).shape == shape) return;
+  const bool wrong_dtype = entry(located).dtype != dtype;
   fail(ErrorKind::checkpoint,
        "{}: got {} {}, wanted {}{} ({} experts, hidden {}, intermediate {} of config.json)",
-       where(name, located), tensor::name(located.entry->dtype), located.entry->shape.text(),
+       where(name, located), tensor::name(entry(located).dtype), entry(located).shape.text(),
        wrong_dtype ? fmt::format("{} ", tensor::name(dtype)) : "", shape.text(), source_.experts,
        source_.hidden, source_.intermediate);
 }
 
 void Layer::expect_codes(const std::string& name, const Located& located, const tensor::Shape& shape) const {
-  if (located.entry->dtype != tensor::Dtype::f4) return expect(name, located, tensor::Dtype::u8, shape);
+  if (entry(located).dtype != tensor::Dtype::f4) return expect(name, located, tensor::Dtype::u8, shape);
   // Which of two codes comes first is known along the last dimension only.
   if (source_.dialect->transposed)
     fail(ErrorKind::unsupported, "{}: got F4 {}: kerf reads F4 experts as [out, in], not as [in, out]",
-         where(name, located), located.entry->shape.text());
+         where(name, located), entry(located).shape.text());
   std::vector<std::int64_t> codes(shape.dims().begin(), shape.dims().end());
   codes.back() *= 2;
   expect(name, located, tensor::Dtype::f4, tensor::Shape(codes));
 }
 
 void Layer::expect_dtype(const std::string& name, const Located& located, tensor::Dtype dtype) const {
-  if (located.entry->dtype != dtype)
+  if (entry(located).dtype != dtype)
     fail(ErrorKind::checkpoint, "{}: got {} {}, wanted {}", where(name, located),
-         tensor::name(located.entry->dtype), located.entry->shape.text(), tensor::name(dtype));
+         tensor::name(entry(located).dtype), entry(located).shape.text(), tensor::name(dtype));
 }
 
 std::string Layer::where(const std::string& name, const Located& located) const {

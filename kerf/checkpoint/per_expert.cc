@@ -116,7 +116,7 @@ class PerExpertLayer final : public Layer {
         fail(ErrorKind::checkpoint,
              "{}: got {} (expert {}), wanted {} as the layer's experts before it: all experts of a layer "
              "must be of one kind",
-             where(weight_name, *weight), tensor::name(weight->entry->dtype), e,
+             where(weight_name, *weight), tensor::name(entry(*weight).dtype), e,
              *kind == ExpertKind::nvfp4 ? "U8 (NVFP4)" : "BF16");
       kind = own;
       if (own == ExpertKind::bf16) {
@@ -149,7 +149,7 @@ class PerExpertLayer final : public Layer {
         if (located == nullptr) continue;
         const std::string scalar_name = tensor_name(p, part, e);
         // A scalar, in either spelling.
-        const bool one = located->entry->shape == tensor::Shape{1};
+        const bool one = entry(*located).shape == tensor::Shape{1};
         expect(scalar_name, *located, tensor::Dtype::f32, one ? tensor::Shape{1} : tensor::Shape{});
       }
     }

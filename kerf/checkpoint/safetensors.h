@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kerf/base/error.h"
+#include "kerf/checkpoint/tensor_entries.h"
 #include "kerf/tensor/source.h"
 
 namespace kerf::checkpoint {
@@ -45,22 +46,15 @@ class DataFile final : public tensor::Reader {
   std::unique_ptr<const State> state_;
 };
 
-// Where a tensor lies, from the header alone.
-struct TensorEntry {
-  tensor::Dtype dtype = tensor::Dtype::u8;
-  tensor::Shape shape;
-  std::int64_t begin = 0;  // bytes into the file (not into its data part)
-  std::int64_t end = 0;
-};
-
 // A header: length bounded (at most 100 MB and at most the file) before
-// anything is allocated, JSON well-formed, no key twice, every tensor inside the file, of the size its dtype
-// and shape give, none overlapping another. Bytes of the file that no tensor covers are counted in
-// `stray_bytes` (a note, not a fault).
+// anything is allocated, read in pieces, JSON well-formed, no key twice, every tensor inside the file, of the
+// size its dtype and shape give, none overlapping another. Bytes of the file that no tensor covers are
+// counted in `stray_bytes` (a note, not a fault).
 struct Header {
-  std::map<std::string, TensorEntry, std::less<>> tensors;
-  std::map<std::string, std::string, std::less<>>
-      metadata;                 // __metadata__'s strings; the first where a key comes twice
+  static constexpr std::size_t most_metadata = 64;
+  TensorEntries tensors;
+  // __metadata__'s strings, the first most_metadata of them; the first where a key comes twice.
+  std::map<std::string, std::string, std::less<>> metadata;
   std::int64_t data_begin = 0;  // bytes in front of the tensors
   std::int64_t file_bytes = 0;
   std::int64_t stray_bytes = 0;

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <set>
 #include <span>
 #include <string_view>
 
 #include "kerf/base/file.h"
 #include "kerf/base/format.h"
-#include "kerf/base/json.h"
 
 namespace kerf::checkpoint::internal {
 
@@ -25,36 +25,16 @@ bool is_there(const std::filesystem::path& path) {
   return std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
 }
 
-// A name that can only mean a file of the directory itself, and that a line of a message can hold.
-bool plain_file_name(std::string_view file) {
-  return shown(file) == file && !file.empty() && file != "." && file.find("..") == std::string_view::npos &&
-         file.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
-}
-
 }  // namespace
 
-std::map<std::string, std::string> parse_index(const std::string& text, const std::filesystem::path& path) {
-  const std::string file = path.string();
-  const nlohmann::json top = parse_json(text, file);
-  if (!top.is_object()) fail(ErrorKind::checkpoint, "{}: got {}, wanted an object", file, got(top));
-  const auto weights = top.find("weight_map");
-  if (weights == top.end()) fail(ErrorKind::checkpoint, "{}: no weight_map, wanted an object", file);
-  if (!weights->is_object() || weights->empty())
-    fail(ErrorKind::checkpoint, "{}: weight_map is {}, wanted an object of tensor names and files", file,
-         got(*weights));
-  std::map<std::string, std::string> out;
-  for (const auto& item : weights->items()) {
-    if (!item.value().is_string())
-      fail(ErrorKind::checkpoint, "{}: weight_map of '{}' is {}, wanted a file's name", file,
-           shown(item.key()), got(item.value()));
-    const auto& shard = item.value().get_ref<const std::string&>();
-    if (!plain_file_name(shard))
-      fail(ErrorKind::checkpoint,
-           "{}: weight_map of '{}' is '{}', wanted the name of a file in the same directory", file,
-           shown(item.key()), shown(shard));
-    out.emplace(item.key(), shard);
-  }
-  return out;
+WeightMap read_index(const std::filesystem::path& path) {
+  const OpenedFile file = open_regular(path);
+  if (file.bytes > kMostIndexBytes)
+    fail(ErrorKind::checkpoint, "{}: {} bytes, wanted at most {}", path.string(), file.bytes,
+         kMostIndexBytes);
+  return WeightMap::read(
+      [&](std::int64_t offset, std::span<std::byte> to) { read_exactly(file, path, offset, to); }, file.bytes,
+      path.string());
 }
 
 std::string read_index_text(const std::filesystem::path& path) { return read_text(path, kMostIndexBytes); }
@@ -139,10 +119,8 @@ std::vector<std::string> numbered_shards(const std::filesystem::path& directory)
 ShardFiles find_shards(const std::filesystem::path& directory) {
   ShardFiles out;
   if (is_there(directory / index_name)) {
-    out.index = parse_index(read_index_text(directory / index_name), directory / index_name);
-    std::set<std::string> files;
-    for (const auto& item : *out.index) files.insert(item.second);
-    out.files.assign(files.begin(), files.end());
+    out.index = read_index(directory / index_name);
+    out.files = out.index->files();
     std::vector<std::string> missing;
     for (const std::string& file : out.files)
       if (!is_there(directory / file)) missing.push_back(file);

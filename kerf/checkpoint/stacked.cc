@@ -82,7 +82,7 @@ class StackedLayer final : public Layer {
       }
       if (own != kind())
         fail(ErrorKind::checkpoint, "{}: got {}, wanted {} as {}: all experts of a layer must be of one kind",
-             where(weight, *stacks_[s][0]), tensor::name(stacks_[s][0]->entry->dtype),
+             where(weight, *stacks_[s][0]), tensor::name(entry(*stacks_[s][0]).dtype),
              kind() == ExpertKind::nvfp4 ? "U8 (NVFP4)" : "BF16", source().dialect->projections[0]);
       check_stack(s);
     }
@@ -196,7 +196,7 @@ class StackedLayer final : public Layer {
   // shared by gate and up, or by all; so may global ones in some dialects.
   void check_scalars(const std::string& tensor, const Located& located, Part part, std::int64_t each) const {
     expect_dtype(tensor, located, tensor::Dtype::f32);
-    const tensor::Shape& shape = located.entry->shape;
+    const tensor::Shape shape = entry(located).shape;
     const std::int64_t e = source().experts;
     const std::int64_t values = shape.elements();
     const bool by_expert = shape.rank() == 1 || (shape.rank() > 1 && shape[0] == e);

@@ -1,7 +1,7 @@
 #include "kerf/checkpoint/internal/tensor_table.h"
 
 #include <algorithm>
-#include <map>
+#include <optional>
 
 #include "kerf/base/file.h"
 #include "kerf/base/format.h"
@@ -14,34 +14,18 @@ namespace {
 
 constexpr std::size_t kListed = 5;
 
-struct Absent {
-  std::string_view name;
-  std::string_view file;
+// A tensor of one expert, among its layer's.
+struct OfExpert {
+  std::int64_t layer = 0;
+  std::string_view suffix;
+  std::int64_t expert = 0;
 };
-
-// What a refusal says about tensors that the index names and their files lack; experts' tensors with layer,
-// expert, and how many of the layer's E experts lack the same one.
-std::string describe(const std::vector<Absent>& absent, std::int64_t experts) {
-  std::map<std::pair<std::int64_t, std::string_view>, int> alike;
-  const auto parsed = [](const Absent& a) {
-    const auto layer = parse_layer_name(a.name);
-    return std::pair(layer, layer ? parse_expert_name(layer->rest) : ExpertName{});
-  };
-  for (const Absent& a : absent)
-    if (const auto [layer, expert] = parsed(a); expert.naming == ExpertNaming::per_expert)
-      ++alike[{layer->layer, expert.suffix}];
-  std::string out;
-  for (std::size_t i = 0; i < std::min(absent.size(), kListed); ++i) {
-    const auto [layer, expert] = parsed(absent[i]);
-    if (i != 0) out += "; ";
-    if (layer) out += fmt::format("layer {}, ", layer->layer);
-    out += shown(absent[i].name);
-    if (expert.naming == ExpertNaming::per_expert)
-      out += fmt::format(", expert {}, {} of {}, value missing", expert.expert,
-                         alike[{layer->layer, expert.suffix}], experts);
-    out += fmt::format(", in {}", absent[i].file);
-  }
-  return out + (absent.size() > kListed ? "; ..." : "");
+std::optional<OfExpert> of_expert(std::string_view name) {
+  const auto layer = parse_layer_name(name);
+  if (!layer) return std::nullopt;
+  const ExpertName expert = parse_expert_name(layer->rest);
+  if (expert.naming != ExpertNaming::per_expert) return std::nullopt;
+  return OfExpert{layer->layer, expert.suffix, expert.expert};
 }
 
 }  // namespace
@@ -77,13 +61,16 @@ TensorTable::TensorTable(const std::filesystem::path& directory, const CarriedFi
   if (readers.size() != carried.files.size())
     fail(ErrorKind::bug, "{} readers of {} files", readers.size(), carried.files.size());
   const auto contents = std::make_shared<Contents>();
-  if (carried.index) contents->shards.index = parse_index(*carried.index, directory / index_name);
+  if (carried.index)
+    contents->shards.index = WeightMap::read(*carried.index, (directory / index_name).string());
   contents->headers.reserve(carried.files.size());
   for (const CarriedFiles::File& file : carried.files) {
     contents->shards.files.push_back(file.name);
     contents->headers.push_back(
         parse_header(std::as_bytes(std::span(file.head)), file.bytes, (directory / file.name).string()));
   }
+  if (contents->shards.index && contents->shards.index->files() != contents->shards.files)
+    fail(ErrorKind::bug, "{}: the files that came are not those of its index", directory.string());
   contents->resolve(experts, notes);
   contents_ = contents;
 }
@@ -103,39 +90,67 @@ void TensorTable::Contents::resolve(std::int64_t experts, std::vector<std::strin
           fmt::format("{}: {} bytes that belong to no tensor", shards.files[s], headers[s].stray_bytes));
 }
 
-void TensorTable::Contents::add(const std::pair<const std::string, TensorEntry>& tensor, std::size_t shard) {
-  by_name.emplace(tensor.first, Located{&tensor.second, shard});
-  names.push_back(tensor.first);
+void TensorTable::Contents::sort() {
+  std::sort(by_name.begin(), by_name.end(), [this](const Located& a, const Located& b) {
+    const std::string_view left = name(a);
+    const std::string_view right = name(b);
+    return left != right ? left < right : a.shard < b.shard;
+  });
+}
+
+// Refuses an index that names tensors which their files lack: the first of them; of experts' with layer,
+// expert, and how many of the layer's E experts lack the same one.
+void TensorTable::Contents::refuse_absent(std::int64_t experts) const {
+  const WeightMap& index = *shards.index;
+  const auto absent = [&](const WeightMap::Entry& e) { return !headers[e.file].tensors.contains(e.name); };
+  std::size_t count = 0;
+  std::vector<WeightMap::Entry> listed;
+  for (std::size_t i = 0; i < index.size(); ++i)
+    if (const WeightMap::Entry entry = index[i]; absent(entry) && count++ < kListed) listed.push_back(entry);
+  if (count == 0) return;
+  std::vector<std::int64_t> alike(listed.size());
+  for (std::size_t i = 0; i < index.size(); ++i) {
+    const auto other = of_expert(index[i].name);
+    if (!other || !absent(index[i])) continue;
+    for (std::size_t l = 0; l < listed.size(); ++l)
+      if (const auto own = of_expert(listed[l].name);
+          own && own->layer == other->layer && own->suffix == other->suffix)
+        ++alike[l];
+  }
+  std::string out;
+  for (std::size_t l = 0; l < listed.size(); ++l) {
+    if (l != 0) out += "; ";
+    if (const auto layer = parse_layer_name(listed[l].name)) out += fmt::format("layer {}, ", layer->layer);
+    out += shown(listed[l].name);
+    if (const auto own = of_expert(listed[l].name))
+      out += fmt::format(", expert {}, {} of {}, value missing", own->expert, alike[l], experts);
+    out += fmt::format(", in {}", shards.files[listed[l].file]);
+  }
+  fail(ErrorKind::checkpoint, "{} names {} tensor{} that the file lacks: {}{}", index_name, count,
+       count == 1 ? "" : "s", out, count > kListed ? "; ..." : "");
 }
 
 void TensorTable::Contents::resolve_by_index(std::int64_t experts, std::vector<std::string>& notes) {
-  const auto& index = *shards.index;
-  const auto holds = [&](std::string_view file, std::string_view name) {
-    const auto at = std::lower_bound(shards.files.begin(), shards.files.end(), file);
-    return headers[static_cast<std::size_t>(at - shards.files.begin())].tensors.contains(name);
-  };
-  std::vector<Absent> absent;
-  for (const auto& [name, file] : index)
-    if (!holds(file, name)) absent.push_back({name, file});
-  if (!absent.empty())
-    fail(ErrorKind::checkpoint, "{} names {} tensor{} that the file lacks: {}", index_name, absent.size(),
-         absent.size() == 1 ? "" : "s", describe(absent, experts));
-
+  const WeightMap& index = *shards.index;
+  refuse_absent(experts);
+  by_name.reserve(index.size());
   std::int64_t doubled = 0;
   std::int64_t unnamed = 0;
   std::string first_doubled;
   std::string first_unnamed;
   for (std::size_t s = 0; s < headers.size(); ++s) {
-    for (const auto& tensor : headers[s].tensors) {
-      const auto indexed = index.find(tensor.first);
-      if (indexed == index.end()) {
-        if (unnamed++ == 0) first_unnamed = fmt::format("{} in {}", shown(tensor.first), shards.files[s]);
-      } else if (indexed->second != shards.files[s]) {
+    const TensorEntries& tensors = headers[s].tensors;
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      const std::string_view name = tensors.name(t);
+      const auto indexed = index.find(name);
+      if (!indexed) {
+        if (unnamed++ == 0) first_unnamed = fmt::format("{} in {}", shown(name), shards.files[s]);
+      } else if (indexed->file != s) {
         if (doubled++ == 0)
-          first_doubled = fmt::format("{} in {}, the index says {}", shown(tensor.first), shards.files[s],
-                                      indexed->second);
+          first_doubled = fmt::format("{} in {}, the index says {}", shown(name), shards.files[s],
+                                      shards.files[indexed->file]);
       } else {
-        add(tensor, s);
+        by_name.push_back({static_cast<std::uint32_t>(s), static_cast<std::uint32_t>(t)});
       }
     }
   }
@@ -145,28 +160,32 @@ void TensorTable::Contents::resolve_by_index(std::int64_t experts, std::vector<s
   if (unnamed != 0)
     notes.push_back(fmt::format("{} tensor{} that the index does not name, ignored: {}", unnamed,
                                 unnamed == 1 ? "" : "s", first_unnamed));
+  sort();
+  shards.index.reset();  // all that it says is in the table
 }
 
 void TensorTable::Contents::resolve_alone() {
-  for (std::size_t s = 0; s < headers.size(); ++s) {
-    for (const auto& tensor : headers[s].tensors) {
-      if (const Located* other = find(tensor.first))
-        fail(ErrorKind::checkpoint, "ambiguous without {}: tensor '{}' is in {} and in {}", index_name,
-             shown(tensor.first), shards.files[other->shard], shards.files[s]);
-      add(tensor, s);
-    }
-  }
+  std::size_t count = 0;
+  for (const Header& header : headers) count += header.tensors.size();
+  by_name.reserve(count);
+  for (std::size_t s = 0; s < headers.size(); ++s)
+    for (std::size_t t = 0; t < headers[s].tensors.size(); ++t)
+      by_name.push_back({static_cast<std::uint32_t>(s), static_cast<std::uint32_t>(t)});
+  if (headers.size() > 1) sort();
+  for (std::size_t i = 1; i < by_name.size(); ++i)
+    if (name(by_name[i - 1]) == name(by_name[i]))
+      fail(ErrorKind::checkpoint, "ambiguous without {}: tensor '{}' is in {} and in {}", index_name,
+           shown(name(by_name[i])), shards.files[by_name[i - 1].shard], shards.files[by_name[i].shard]);
 }
 
-const Located* TensorTable::Contents::find(std::string_view name) const {
-  const auto found = by_name.find(name);
-  return found == by_name.end() ? nullptr : &found->second;
+const Located* TensorTable::Contents::find(std::string_view wanted) const {
+  const auto found = std::lower_bound(by_name.begin(), by_name.end(), wanted,
+                                      [this](const Located& l, std::string_view n) { return name(l) < n; });
+  return found == by_name.end() || name(*found) != wanted ? nullptr : &*found;
 }
-
-const Located* TensorTable::find(std::string_view name) const { return contents_->find(name); }
 
 tensor::StoredTensor TensorTable::stored(const Located& located) const {
-  const TensorEntry& entry = *located.entry;
+  const TensorEntry entry = this->entry(located);
   return {entry.dtype, entry.shape, {readers_[located.shard], entry.begin, entry.end - entry.begin}};
 }
 

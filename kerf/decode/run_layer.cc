@@ -68,19 +68,19 @@ class Reader {
   [[nodiscard]] std::vector<std::string> others() const {
     std::vector<std::string> out;
     for (const auto& [tensor, entry] : file_.header().tensors)
-      if (std::find(known.begin(), known.end(), tensor) == known.end()) out.push_back(tensor);
+      if (std::find(known.begin(), known.end(), tensor) == known.end()) out.emplace_back(shown(tensor));
     return out;
   }
 
  private:
   [[nodiscard]] std::string listed() const {
-    std::vector<std::string_view> names;
+    std::vector<std::string> names;
     for (const auto& [tensor, entry] : file_.header().tensors) {
       if (names.size() == 8) {
         names.emplace_back("...");
         break;
       }
-      names.emplace_back(tensor);
+      names.push_back(shown(tensor));
     }
     return names.empty() ? std::string("no tensors") : fmt::format("{}", fmt::join(names, ", "));
   }

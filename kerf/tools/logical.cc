@@ -62,7 +62,7 @@ struct Restored {
 
 Bytes read_tensor(const ExportFile& file, const std::string& name, const Dtype dtype,
                   const tensor::Shape& shape, const Workers& workers) {
-  const checkpoint::TensorEntry& entry = file.entry(name);
+  const checkpoint::TensorEntry entry = file.entry(name);
   if (entry.dtype != dtype || entry.shape != shape)
     fail(ErrorKind::checkpoint, "{}, {}: got {} {}, wanted {} {}", file.path().string(), name,
          tensor::name(entry.dtype), entry.shape.text(), tensor::name(dtype), shape.text());
@@ -304,7 +304,7 @@ LogicalReport export_logical(const Checkpoint& from, const fs::path& directory, 
     for (const auto& [name, entry] : files.front().header().tensors)
       if (name.starts_with(layer.prefix) &&
           !name.starts_with(layer.prefix + std::string(checkpoint::exported_experts) + "w"))
-        names.push_back(name);
+        names.emplace_back(name);
     for (const std::string& name : names) files.front().check(name, workers);
     if (nvfp4) scales = beside.scales(faults);
     require(faults.verdict());

@@ -109,15 +109,15 @@ TEST(Log, AnEmptyLogSwallows) {
 // quantised layers has, and more. The square took minutes.
 TEST(Json, ManyObjectsAreReadInLinearTime) {
   std::string text = "{\"a\": [";
-  for (int i = 0; i < 1'000'000; ++i) text += i == 0 ? "{}" : ",{}";
+  for (int i = 0; i < 200'000; ++i) text += i == 0 ? "{}" : ",{}";
   text += "], \"b\": {";
-  for (int i = 0; i < 200'000; ++i) text += fmt::format("{}\"{}\": {{}}", i == 0 ? "" : ",", i);
+  for (int i = 0; i < 60'000; ++i) text += fmt::format("{}\"{}\": {{}}", i == 0 ? "" : ",", i);
   text += "}}";
   const auto start = std::chrono::steady_clock::now();
   const auto json = parse_json(text, "many.json");
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
-  EXPECT_EQ(json["a"].size(), 1'000'000U);
-  EXPECT_EQ(json["b"].size(), 200'000U);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  EXPECT_EQ(json["a"].size(), 200'000U);
+  EXPECT_EQ(json["b"].size(), 60'000U);
 }
 
 TEST(Json, LooksForKeysThatComeTwiceAndDepth) {

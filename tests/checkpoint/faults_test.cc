@@ -29,7 +29,7 @@ TEST(Faults, KeepsTheFirstFiveAndCountsAll) {
   EXPECT_THAT(faults.groups()[0].first, ElementsAre("place 0", "place 1", "place 2", "place 3", "place 4"));
   EXPECT_EQ(
       faults.text(),
-      "NaN, count 7, the first 5: place 0; place 1; place 2; place 3; place 4\nzero, count 1: elsewhere");
+      "NaN, count 7, the first 5: place 0; place 1; place 2; place 3; place 4 | zero, count 1: elsewhere");
   ASSERT_TRUE(faults.verdict());
   EXPECT_EQ(faults.verdict()->kind, ErrorKind::checkpoint);
   EXPECT_EQ(faults.verdict()->text, faults.text());

@@ -31,17 +31,16 @@ void sign(std::string& file, const std::filesystem::path& path) {
   const auto own_at = header.tensors.find(checkpoint::exported_digests);
   const auto ranks_at = header.tensors.find(checkpoint::exported_ranks);
   if (own_at == header.tensors.end() || ranks_at == header.tensors.end()) return;
-  std::vector<std::pair<std::int64_t, const checkpoint::TensorEntry*>> order;
+  std::vector<checkpoint::TensorEntry> order;
   for (const auto& [name, entry] : header.tensors)
-    if (name != checkpoint::exported_digests && name != checkpoint::exported_ranks)
-      order.emplace_back(entry.begin, &entry);
-  std::sort(order.begin(), order.end());
+    if (name != checkpoint::exported_digests && name != checkpoint::exported_ranks) order.push_back(entry);
+  std::ranges::stable_sort(order, {}, &checkpoint::TensorEntry::begin);
   std::vector<Digest> own = {
       checkpoint::digest_of(bytes_of(file).first(static_cast<std::size_t>(header.data_begin)))};
-  for (const auto& [begin, entry] : order) {
-    const auto bytes =
-        bytes_of(file).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(entry->end - begin));
-    own.push_back(checkpoint::digest_of(tensor::TensorView{entry->dtype, entry->shape, bytes}, Workers(1)));
+  for (const checkpoint::TensorEntry& entry : order) {
+    const auto bytes = bytes_of(file).subspan(static_cast<std::size_t>(entry.begin),
+                                              static_cast<std::size_t>(entry.end - entry.begin));
+    own.push_back(checkpoint::digest_of(tensor::TensorView{entry.dtype, entry.shape, bytes}, Workers(1)));
   }
   put(file, own_at->second.begin, own, own_at->second.end - own_at->second.begin);
   const Digest whole = checkpoint::digest_of(std::span<const Digest>(own));

@@ -76,6 +76,7 @@ class Layer : public MoeLayer {
 
   [[nodiscard]] const LayerSource& source() const { return source_; }
   [[nodiscard]] const Located* find_full(std::string_view name) const { return source_.table->find(name); }
+  [[nodiscard]] TensorEntry entry(const Located& located) const { return source_.table->entry(located); }
   [[nodiscard]] std::int64_t rows(Projection p) const {
     return p == Projection::down ? source_.hidden : source_.intermediate;
   }

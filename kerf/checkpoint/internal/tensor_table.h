@@ -10,7 +10,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "kerf/checkpoint/carried.h"
@@ -20,9 +19,10 @@
 
 namespace kerf::checkpoint::internal {
 
+// Which tensor of which shard's header.
 struct Located {
-  const TensorEntry* entry = nullptr;
-  std::size_t shard = 0;
+  std::uint32_t shard = 0;
+  std::uint32_t entry = 0;
 };
 
 class TensorTable {
@@ -42,7 +42,13 @@ class TensorTable {
   TensorTable& operator=(const TensorTable&) = delete;
 
   // Null where there is no such tensor.
-  [[nodiscard]] const Located* find(std::string_view name) const;
+  [[nodiscard]] const Located* find(std::string_view name) const { return contents_->find(name); }
+  // Every tensor that counts, by name.
+  [[nodiscard]] const std::vector<Located>& all() const { return contents_->by_name; }
+  [[nodiscard]] std::string_view name(const Located& located) const { return contents_->name(located); }
+  [[nodiscard]] TensorEntry entry(const Located& located) const {
+    return headers()[located.shard].tensors.entry(located.entry);
+  }
   // The tensor, not read yet.
   [[nodiscard]] tensor::StoredTensor stored(const Located& located) const;
   // The tensor, read: the view keeps it.
@@ -50,8 +56,6 @@ class TensorTable {
   // Nothing, or which file is no longer what was opened.
   [[nodiscard]] Verdict changed() const;
   [[nodiscard]] const std::string& file(const Located& located) const { return files()[located.shard]; }
-  // Every name that counts, in the order of shards and, inside a shard, of names.
-  [[nodiscard]] const std::vector<std::string_view>& names() const { return contents_->names; }
   [[nodiscard]] const std::vector<std::string>& files() const { return contents_->shards.files; }
   [[nodiscard]] const std::vector<Header>& headers() const { return contents_->headers; }
   // A reader a file.
@@ -62,14 +66,17 @@ class TensorTable {
     ShardFiles shards;
     std::vector<Header> headers;
     std::vector<std::shared_ptr<const DataFile>> opened;  // none where the files are elsewhere
-    std::unordered_map<std::string_view, Located> by_name;
-    std::vector<std::string_view> names;
+    std::vector<Located> by_name;
 
+    [[nodiscard]] std::string_view name(const Located& located) const {
+      return headers[located.shard].tensors.name(located.entry);
+    }
     [[nodiscard]] const Located* find(std::string_view name) const;
     void resolve(std::int64_t experts, std::vector<std::string>& notes);
     void resolve_by_index(std::int64_t experts, std::vector<std::string>& notes);
+    void refuse_absent(std::int64_t experts) const;
     void resolve_alone();
-    void add(const std::pair<const std::string, TensorEntry>& tensor, std::size_t shard);
+    void sort();
   };
 
   std::shared_ptr<const Contents> contents_;
