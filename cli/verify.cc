@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/report.h"
 #include "cli/text.h"
@@ -36,13 +37,14 @@ void print_speed(const tools::VerifySpeed& s, Output& out) {
       s.pairs);
 }
 
-void run(const std::string& path, bool measure, Context& context) {
+void run(const std::string& path, const std::string& source, bool measure, Context& context) {
   const auto checkpoint = checkpoint::Checkpoint::open(path);
   tools::VerifyReport r;
   {
     ProgressBar bar(context, "verifying");
     r = tools::verify(checkpoint, Workers(Context::threads()),
                       [&](std::int64_t done, std::int64_t total) { bar.update(done, total); });
+    if (!source.empty()) tools::verify_source(checkpoint, source, Workers(Context::threads()), r);
   }
   std::optional<tools::VerifySpeed> speed;
   if (measure) speed = tools::verify_speed(checkpoint, Workers(Context::threads()), measured_pairs);
@@ -81,13 +83,18 @@ void run(const std::string& path, bool measure, Context& context) {
 
 void add_verify(CLI::App& app, Context& context) {
   auto path = std::make_shared<std::string>();
+  auto source = std::make_shared<std::string>();
   auto measure = std::make_shared<bool>(false);
   CLI::App* command =
       add_command(app, context, "verify", "Check every byte that can be wrong; exit 3 on a fault");
   command->add_option("CKPT", *path, "Model directory")->required();
+  command
+      ->add_option("--source", *source,
+                   "Of an export: the checkpoint that it was made of, all of which is read and compared")
+      ->check(not_empty());
   command->add_flag("--measure", *measure,
                     "Also time the scan beside a plain read of the same bytes, both from memory");
-  command->callback([path, measure, &context] { run(*path, *measure, context); });
+  command->callback([path, source, measure, &context] { run(*path, *source, *measure, context); });
 }
 
 }  // namespace kerf::cli

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <set>
 
 #include "kerf/base/format.h"
@@ -74,6 +75,16 @@ json json_of(const ExportedLayer& layer) {
           {"scale_shapes", std::move(shapes)}};
 }
 
+json json_of(const SourceFile& file) {
+  return {{"name", file.name}, {"bytes", file.bytes}, {"modified", file.modified}, {"digest", file.digest}};
+}
+
+SourceFile source_file_of(const json& value, const std::string& file) {
+  const Object o(value, file, "a file in its facts");
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  return {o.text("name"), o.number("bytes", 0, most), o.number("modified", -most, most), o.text("digest")};
+}
+
 ExportedLayer layer_of(const json& value, const std::string& file) {
   const Object o(value, file, "a layer in its facts");
   ExportedLayer out;
@@ -111,6 +122,8 @@ std::optional<std::int64_t> five_digits(std::string_view text) {
 std::string ExportFacts::to_json() const {
   json list = json::array();
   for (const ExportedLayer& layer : layers) list.push_back(json_of(layer));
+  json files = json::array();
+  for (const SourceFile& file : source_files) files.push_back(json_of(file));
   const json out = {{"format", format},
                     {"layout", layout},
                     {"kerf", writer},
@@ -126,8 +139,10 @@ std::string ExportFacts::to_json() const {
                     {"quant_config", configs.quant ? json(*configs.quant) : json()},
                     {"source", source},
                     {"source_digest", source_digest},
+                    {"source_files", std::move(files)},
                     {"layers", std::move(list)}};
-  return out.dump();
+  // Names of files need not be UTF-8; one that is not is none that is found again.
+  return out.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 ExportFacts ExportFacts::from_json(const std::string& text, const std::string& file) {
@@ -158,6 +173,9 @@ ExportFacts ExportFacts::from_json(const std::string& text, const std::string& f
   if (!o.at("quant_config").is_null()) out.configs.quant = o.text("quant_config");
   out.source = o.text("source");
   out.source_digest = o.text("source_digest");
+  if (!o.at("source_files").is_array()) o.wrong("source_files", "a list of files");
+  for (const json& source_file : o.at("source_files"))
+    out.source_files.push_back(source_file_of(source_file, file));
   if (!o.at("layers").is_array() || o.at("layers").empty()) o.wrong("layers", "a list of layers");
   for (const json& layer : o.at("layers")) {
     out.layers.push_back(layer_of(layer, file));
@@ -165,6 +183,21 @@ ExportFacts ExportFacts::from_json(const std::string& text, const std::string& f
       o.wrong("layers", "layers in ascending order");
   }
   return out;
+}
+
+std::string text_of_source(const ExportFacts& facts) {
+  json files = json::array();
+  for (const SourceFile& file : facts.source_files) files.push_back(json_of(file));
+  const json out = {{"source_digest", facts.source_digest}, {"source_files", std::move(files)}};
+  return out.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+void take_source(const std::string& text, ExportFacts& facts) {
+  const json top = parse_json(text, "the source's files");
+  facts.source_digest = top.at("source_digest").get<std::string>();
+  facts.source_files.clear();
+  for (const json& file : top.at("source_files"))
+    facts.source_files.push_back(source_file_of(file, "the source's files"));
 }
 
 std::string export_file_name(std::int64_t rank, std::int64_t ranks) {

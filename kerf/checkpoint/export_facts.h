@@ -18,7 +18,7 @@
 namespace kerf::checkpoint {
 
 // Of the files: counted up with every change that an older reader would misread.
-inline constexpr std::int64_t export_format = 1;
+inline constexpr std::int64_t export_format = 2;
 // Of the bytes of experts in them.
 inline constexpr std::string_view export_layout = "trtllm-gen-1";
 
@@ -53,6 +53,16 @@ struct ExportedLayer {
   friend bool operator==(const ExportedLayer&, const ExportedLayer&) = default;
 };
 
+// A file of the source, as it was exported.
+struct SourceFile {
+  std::string name;
+  std::int64_t bytes = 0;
+  std::int64_t modified = 0;  // when it was last written to, in nanoseconds since the epoch
+  std::string digest;         // of all of its bytes (digest.h), in hexadecimal
+
+  friend bool operator==(const SourceFile&, const SourceFile&) = default;
+};
+
 struct ExportFacts {
   std::int64_t format = export_format;
   std::string layout = std::string(export_layout);
@@ -64,15 +74,20 @@ struct ExportFacts {
   bool uneven = false;          // what was done about a width that did not fit
   bool pad = false;
   ConfigTexts configs;
-  std::string source;                 // the source's directory
-  std::string source_digest;          // what decode/source_digest.h says of it
-  std::vector<ExportedLayer> layers;  // ascending
+  std::string source;                    // the source's directory
+  std::string source_digest;             // what decode/source_digest.h says of it
+  std::vector<SourceFile> source_files;  // its weights, ascending
+  std::vector<ExportedLayer> layers;     // ascending
 
   [[nodiscard]] std::string to_json() const;
   // Error{checkpoint} that names `file` for what is not such a text, or says a format or layout that this
   // kerf does not read: with both versions.
   static ExportFacts from_json(const std::string& text, const std::string& file);
 };
+
+// source_digest and source_files as text, and back: one rank reads them for all.
+std::string text_of_source(const ExportFacts& facts);
+void take_source(const std::string& text, ExportFacts& facts);
 
 // "kerf-rank-00001-of-00004.safetensors"
 std::string export_file_name(std::int64_t rank, std::int64_t ranks);

@@ -57,7 +57,7 @@ void check_tensors(const ExportFile& file, const checkpoint::MoeLayer& layer,
                    const std::array<layout::WeightTensor, N>& wanted) {
   for (const layout::WeightTensor& w : wanted) {
     const std::string name = tensor_name(layer, w.name);
-    const checkpoint::TensorEntry& got = file.entry(name);
+    const checkpoint::TensorEntry got = file.entry(name);
     if (got.dtype != w.dtype || got.shape != w.shape)
       fail(ErrorKind::checkpoint, "{}, {}: got {} {}, wanted {} {}", file.path().string(), name,
            tensor::name(got.dtype), got.shape.text(), tensor::name(w.dtype), w.shape.text());
@@ -217,17 +217,26 @@ Verdict foreign(const checkpoint::Checkpoint& from, std::int64_t ranks, std::int
   return std::nullopt;
 }
 
-Verdict stale(const checkpoint::Checkpoint& from) {
+Verdict stale(const checkpoint::Checkpoint& from, const Workers& workers) {
   if (from.exported() == nullptr) return std::nullopt;
   const ExportFacts& facts = from.exported()->facts();
   std::error_code ignored;
   if (!std::filesystem::exists(std::filesystem::path(facts.source) / "config.json", ignored))
     return std::nullopt;
   std::string now;
-  if (Verdict v = attempt([&] { now = source_digest(facts.source); })) {
+  Verdict other;
+  if (Verdict v = attempt([&] {
+        now = source_digest(facts.source);
+        if (now == facts.source_digest)
+          other = differs(facts.source, facts.source_files, Look::times, workers);
+      })) {
     if (v->kind == ErrorKind::checkpoint) return std::nullopt;  // it cannot be read: as good as not there
     return v;
   }
+  if (other)
+    return because(ErrorKind::checkpoint,
+                   "{}: stale: its source {} has changed since it was exported ({}): export again",
+                   from.directory().string(), facts.source, other->text);
   if (now == facts.source_digest) return std::nullopt;
   return because(
       ErrorKind::checkpoint,
@@ -242,7 +251,7 @@ checkpoint::Checkpoint of_rank(const checkpoint::Checkpoint& from, std::int64_t 
   std::string id;
   comm::agreed(rank.group, "opening the export", [&] {
     require(foreign(from, rank.group.size(), slices, fit));
-    if (rank.group.rank() == 0) require(stale(from));
+    if (rank.group.rank() == 0) require(stale(from, rank.workers));
     if (rank.group.rank() != from.exported()->facts().rank)
       mine = checkpoint::Checkpoint::open_exported(from.directory(), rank.group.rank(), rank.group.size());
     id = checkpoint::text_of(mine.exported()->id());

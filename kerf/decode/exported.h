@@ -28,7 +28,9 @@ Verdict foreign(const checkpoint::Checkpoint& from, std::int64_t ranks, std::int
                 const layout::Fit& fit);
 
 // Nothing where the source that an export names is not there, or is what it was; otherwise checkpoint.
-Verdict stale(const checkpoint::Checkpoint& from);
+// Looked at: configs, index and headers; names and sizes of files, and 64 KiB of each; and all of a file that
+// was written to since it was exported.
+Verdict stale(const checkpoint::Checkpoint& from, const Workers& workers);
 
 // Collective: `from`, or for an export this rank's own file of it. Errors, the same on every rank, all of
 // kind checkpoint: those of foreign() and stale(), a file that is missing or damaged, files of several

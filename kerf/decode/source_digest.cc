@@ -7,6 +7,9 @@
 
 #include "kerf/base/file.h"
 #include "kerf/base/format.h"
+#include "kerf/base/text.h"
+#include "kerf/checkpoint/digest.h"
+#include "kerf/checkpoint/safetensors.h"
 #include "kerf/decode/sha256.h"
 
 namespace kerf::decode {
@@ -30,9 +33,34 @@ void add(Sha256& digest, const std::string& text) {
 
 void add_range(Sha256& digest, const OpenedFile& file, const fs::path& path, std::int64_t begin,
                std::int64_t bytes) {
-  std::vector<std::byte> part(static_cast<std::size_t>(bytes));
-  read_exactly(file, path, begin, part);
-  digest.update(part);
+  constexpr std::int64_t most = std::int64_t{1} << 20;
+  std::vector<std::byte> part(static_cast<std::size_t>(std::min(bytes, most)));
+  for (std::int64_t done = 0; done < bytes;) {
+    const auto now = std::span(part).first(static_cast<std::size_t>(std::min(bytes - done, most)));
+    read_exactly(file, path, begin + done, now);
+    digest.update(now);
+    done += std::ssize(now);
+  }
+}
+
+std::vector<std::string> names_in(const fs::path& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
+    names.push_back(it->path().filename().string());
+  if (error) fail(ErrorKind::checkpoint, "{}: {}", directory.string(), error.message());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool is_shard(const std::string& name) { return name.ends_with(".safetensors"); }
+
+std::string digest_of_file(const fs::path& path, const Workers& workers) {
+  const auto file = checkpoint::DataFile::open(path);
+  const std::string digest =
+      checkpoint::text_of(checkpoint::digest_of(tensor::Source(file, 0, file->bytes()), workers));
+  require(file->changed());
+  return digest;
 }
 
 // A file of text goes in whole.
@@ -63,15 +91,9 @@ void add_shard(Sha256& digest, const fs::path& path) {
 }  // namespace
 
 std::string source_digest(const fs::path& directory) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
-    names.push_back(it->path().filename().string());
-  if (error) fail(ErrorKind::checkpoint, "{}: {}", directory.string(), error.message());
-  std::sort(names.begin(), names.end());
   Sha256 digest;
-  for (const std::string& name : names) {
-    const bool shard = name.ends_with(".safetensors");
+  for (const std::string& name : names_in(directory)) {
+    const bool shard = is_shard(name);
     if (!shard && name != "config.json" && name != "hf_quant_config.json" &&
         name != "model.safetensors.index.json")
       continue;
@@ -82,6 +104,38 @@ std::string source_digest(const fs::path& directory) {
       add_text(digest, directory / name);
   }
   return digest.hex();
+}
+
+std::vector<checkpoint::SourceFile> source_files(const fs::path& directory, const Workers& workers) {
+  std::vector<checkpoint::SourceFile> out;
+  for (const std::string& name : names_in(directory)) {
+    if (!is_shard(name)) continue;
+    const OpenedFile file = open_regular(directory / name);
+    out.push_back({name, file.bytes, file.modified, digest_of_file(directory / name, workers)});
+  }
+  return out;
+}
+
+Verdict differs(const fs::path& directory, const std::vector<checkpoint::SourceFile>& recorded, Look look,
+                const Workers& workers) {
+  std::vector<std::string> names = names_in(directory);
+  std::erase_if(names, [](const std::string& name) { return !is_shard(name); });
+  for (const std::string& name : names)
+    if (std::ranges::find(recorded, name, &checkpoint::SourceFile::name) == recorded.end())
+      return because(ErrorKind::checkpoint, "{} was not there", shown(name));
+  for (const checkpoint::SourceFile& was : recorded) {
+    if (!std::ranges::binary_search(names, was.name))
+      return because(ErrorKind::checkpoint, "{} is missing", shown(was.name));
+    const OpenedFile file = open_regular(directory / was.name);
+    if (file.bytes != was.bytes)
+      return because(ErrorKind::checkpoint, "{} is {} bytes, wanted {}", shown(was.name), file.bytes,
+                     was.bytes);
+    if (look == Look::times && file.modified == was.modified) continue;
+    if (const std::string got = digest_of_file(directory / was.name, workers); got != was.digest)
+      return because(ErrorKind::checkpoint, "the digest of all of {} is {}, wanted {}", shown(was.name), got,
+                     shown(was.digest));
+  }
+  return std::nullopt;
 }
 
 }  // namespace kerf::decode

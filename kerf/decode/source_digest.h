@@ -1,9 +1,13 @@
 // By what an export knows its source again: a digest of a model directory that costs little, so that it can
-// be made at every start.
+// be made at every start, and the digests of all of its bytes.
 #pragma once
 
 #include <filesystem>
 #include <string>
+#include <vector>
+
+#include "kerf/base/threads.h"
+#include "kerf/checkpoint/export_facts.h"
 
 namespace kerf::decode {
 
@@ -14,5 +18,19 @@ namespace kerf::decode {
 // quantisation of it, another set of shards; it does not tell a change of a few weights between those blocks.
 // Error{checkpoint} where a file cannot be read.
 std::string source_digest(const std::filesystem::path& directory);
+
+// Every *.safetensors file, in the order of names, with its size, its time and the digest of all of its
+// bytes: everything is read once. Error{checkpoint} where a file cannot be read.
+std::vector<checkpoint::SourceFile> source_files(const std::filesystem::path& directory,
+                                                 const Workers& workers);
+
+enum class Look : std::uint8_t {
+  times,     // a file whose size and time are the recorded ones is taken to be the same; another is read
+  contents,  // all are read
+};
+// Nothing where the directory's *.safetensors files have the recorded names, sizes and contents; otherwise
+// checkpoint, with the file's name, got and wanted. Times alone are no difference.
+Verdict differs(const std::filesystem::path& directory, const std::vector<checkpoint::SourceFile>& recorded,
+                Look look, const Workers& workers);
 
 }  // namespace kerf::decode

@@ -174,10 +174,13 @@ ExportReport export_experts(const checkpoint::Checkpoint& from, const fs::path& 
   std::string digest;
   comm::agreed(rank.group, "preparing the directory", [&] {
     if (rank.group.rank() != 0) return;
-    digest = decode::source_digest(from.directory());
+    ExportFacts seen;
+    seen.source_digest = decode::source_digest(from.directory());
+    seen.source_files = decode::source_files(from.directory(), rank.workers);
+    digest = checkpoint::text_of_source(seen);
     internal::claim(directory, {.writer = "kerf export", .is_own = is_own, .marker = {}, .key = {}});
   });
-  facts.source_digest = comm::gather_text(rank.group, digest, "the source's digest").front();
+  checkpoint::take_source(comm::gather_text(rank.group, digest, "the source's digests").front(), facts);
 
   std::optional<checkpoint::ExportWriter> writer;
   std::int64_t bytes = 0;
@@ -211,7 +214,10 @@ ExportReport export_experts(const checkpoint::Checkpoint& from, const fs::path& 
       options.progress(static_cast<std::int64_t>(i) + 1, std::ssize(layers));
   }
   checkpoint::Digest mine{};
-  comm::agreed(rank.group, "ending the files", [&] { mine = writer->close(); });
+  comm::agreed(rank.group, "ending the files", [&] {
+    from.require_unchanged();  // what was digested is what was converted
+    mine = writer->close();
+  });
   const std::vector<checkpoint::Digest> all =
       comm::gathered(rank.group, std::span<const checkpoint::Digest>(&mine, 1), "the files' digests");
   comm::agreed(rank.group, "ending the export", [&] { writer->finish(all); });

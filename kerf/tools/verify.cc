@@ -7,8 +7,10 @@
 
 #include "kerf/base/error.h"
 #include "kerf/base/format.h"
+#include "kerf/base/text.h"
 #include "kerf/checkpoint/export_file.h"
 #include "kerf/decode/scalars.h"
+#include "kerf/decode/source_digest.h"
 
 namespace kerf::tools {
 
@@ -140,6 +142,23 @@ VerifyReport verify(const checkpoint::Checkpoint& checkpoint, const Workers& wor
   }
   checkpoint.require_unchanged();
   return report;
+}
+
+void verify_source(const checkpoint::Checkpoint& exported, const std::filesystem::path& source,
+                   const Workers& workers, VerifyReport& report) {
+  if (exported.exported() == nullptr)
+    fail(ErrorKind::usage, "{}: no export; a source is what an export was made of",
+         exported.directory().string());
+  const checkpoint::ExportFacts& facts = exported.exported()->facts();
+  Verdict other = attempt([&] {
+    if (Verdict v = decode::differs(source, facts.source_files, decode::Look::contents, workers)) require(v);
+    if (const std::string got = decode::source_digest(source); got != facts.source_digest)
+      fail(ErrorKind::checkpoint, "configs, index or headers: digest {}, wanted {}", got,
+           shown(facts.source_digest));
+  });
+  if (other && other->kind != ErrorKind::checkpoint) require(other);
+  if (other) report.faults.add("other source", fmt::format("{}: {}", source.string(), other->text));
+  for (const checkpoint::SourceFile& file : facts.source_files) report.bytes_checked += file.bytes;
 }
 
 VerifyReport verify_headers(const checkpoint::Checkpoint& exported) {

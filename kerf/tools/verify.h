@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
@@ -33,6 +34,11 @@ VerifyReport verify(const checkpoint::Checkpoint& checkpoint, const Workers& wor
 // The same of an export without its experts' bytes: every rank's header and tables against their digests,
 // that the files are of one export, scales and what stands beside the experts.
 VerifyReport verify_headers(const checkpoint::Checkpoint& exported);
+
+// Reads all of `source`: what an export records of its source and is otherwise there is a fault "other
+// source".
+void verify_source(const checkpoint::Checkpoint& exported, const std::filesystem::path& source,
+                   const Workers& workers, VerifyReport& report);
 
 // How fast that is: verify() in turns with a plain read of the bytes that it looks at (bytes_checked but for
 // the few of global scales and of what stands beside the experts), from pages that are in memory.

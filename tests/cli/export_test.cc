@@ -13,6 +13,7 @@
 #include "kerf/checkpoint/export_facts.h"
 #include "kerf/checkpoint/safetensors.h"
 #include "kerf/tools/synth.h"
+#include "tests/cli/exports.h"
 #include "tests/cli/program.h"
 #include "tests/support/onehot.h"
 
@@ -20,65 +21,6 @@ namespace kerf::test {
 namespace {
 
 namespace fs = std::filesystem;
-using Arguments = std::vector<std::string>;
-
-void write_model(const fs::path& path, tools::SynthModel model, std::int64_t intermediate,
-                 std::uint64_t seed = 1) {
-  tools::SynthOptions o = tools::synth_defaults(model);
-  o.experts = 8;
-  o.hidden = 256;
-  o.intermediate = intermediate;
-  o.layers = 3;
-  o.top_k = 2;
-  o.bf16_layers = {1};
-  o.seed = seed;
-  tools::synth(path, o, Workers(1));
-}
-
-// Fused names; NVFP4, BF16, NVFP4 layers whose halves are nodes of the sum over K.
-const std::string& model() {
-  static const TempDir dir;
-  static const std::string path = [] {
-    write_model(dir.path(), tools::SynthModel::muse_spark, 1024);
-    return dir.path().string();
-  }();
-  return path;
-}
-
-// Names an expert, of a width that has to be padded.
-const std::string& narrow() {
-  static const TempDir dir;
-  static const std::string path = [] {
-    write_model(dir.path(), tools::SynthModel::tiny, 160);
-    return dir.path().string();
-  }();
-  return path;
-}
-
-Ran exported(const std::string& from, const fs::path& to, Arguments more) {
-  Arguments a = {"export", from, to.string()};
-  a.insert(a.end(), more.begin(), more.end());
-  return run_program(a);
-}
-
-Ran decoded(const std::string& from, Arguments more) {
-  Arguments a = {"decode", from, "--seconds", "0", "--json"};
-  a.insert(a.end(), more.begin(), more.end());
-  return run_program(a);
-}
-
-// Digests by mode, batch and tail.
-std::map<std::string, std::string> outputs(const std::string& from, const Arguments& more) {
-  const Ran ran = decoded(from, more);
-  EXPECT_EQ(ran.code, 0) << ran.err;
-  std::map<std::string, std::string> out;
-  if (ran.code != 0) return out;
-  const auto json = json_of(ran);
-  for (const auto& step : json["steps"])
-    out[step["mode"].get<std::string>() + "/" + step["batch"].dump() + "/" +
-        step["tail"].get<std::string>()] = step["output_sha256"];
-  return out;
-}
 
 struct Start {
   const char* label;
@@ -229,8 +171,9 @@ std::map<std::string, std::string> tensors_in(const fs::path& directory) {
     const auto shard = checkpoint::SafetensorsFile::open(file.path());
     for (const auto& [name, entry] : shard.header().tensors) {
       const auto view = shard.at(name);
-      out[name] = std::string(tensor::name(view.dtype)) + view.shape.text() +
-                  std::string(reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size());
+      out[std::string(name)] =
+          std::string(tensor::name(view.dtype)) + view.shape.text() +
+          std::string(reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size());
     }
   }
   return out;
@@ -351,8 +294,8 @@ TEST_F(SpoiltExport, AnotherLayoutOrFormatIsForeign) {
   expect_refusal(decoded(path(), {}), 3, {"layout 'trtllm-gen-2'", "trtllm-gen-1"});
   edited("trtllm-gen-2", "trtllm-gen-1");
   EXPECT_EQ(decoded(path(), {}).code, 0);
-  edited(R"(\"format\":1)", R"(\"format\":2)");
-  expect_refusal(decoded(path(), {}), 3, {"format 2", "format 1"});
+  edited(R"(\"format\":2)", R"(\"format\":3)");
+  expect_refusal(decoded(path(), {}), 3, {"format 3", "format 2"});
 }
 
 TEST_F(SpoiltExport, ABitIsFoundWhereverItTurned) {
@@ -381,8 +324,8 @@ TEST_F(SpoiltExport, VerifyNamesFileAndTensor) {
   const Ran ran = run_program({"verify", path(), "--json"});
   EXPECT_EQ(ran.code, 3);
   EXPECT_EQ(json_of(ran)["faults_total"], 1);
-  EXPECT_TRUE(
-      contains(ran.out, "kerf-rank-00001-of-00002.safetensors: damaged: the digest of " + w13->first));
+  EXPECT_TRUE(contains(
+      ran.out, "kerf-rank-00001-of-00002.safetensors: damaged: the digest of " + std::string(w13->first)));
 }
 
 TEST_F(SpoiltExport, InspectLooksAtEveryRanksFile) {
@@ -406,8 +349,8 @@ TEST_F(SpoiltExport, InspectLooksAtEveryRanksFile) {
   EXPECT_EQ(json({})["faults_total"], 1);
   EXPECT_EQ(json({"--headers"})["faults_total"], 0);  // says so: headers alone
   const Ran text = run_program({"inspect", path()});
-  EXPECT_TRUE(
-      contains(text.out, "kerf-rank-00001-of-00002.safetensors: damaged: the digest of " + w2->first));
+  EXPECT_TRUE(contains(
+      text.out, "kerf-rank-00001-of-00002.safetensors: damaged: the digest of " + std::string(w2->first)));
   EXPECT_EQ(text.out.find("no faults found"), std::string::npos);
   flip(file(1), w2->second.begin + 7);
   flip(file(1), 9);  // of the header
@@ -491,6 +434,42 @@ TEST_F(SpoiltExport, AStaleOneIsRefusedAsLongAsItsSourceIsThere) {
   expect_refusal(decoded(path(), {}), 3, {"stale", source.path().string()});
   fs::remove(source.path() / "config.json");
   EXPECT_EQ(decoded(path(), {"--batch", "1"}).code, 0);
+}
+
+// One byte in the middle of one tensor of the source, far from what every start looks at.
+TEST_F(SpoiltExport, OneChangedByteOfTheSourceIsFound) {
+  const TempDir source;
+  write_model(source.path(), tools::SynthModel::muse_spark, 1024);
+  ASSERT_EQ(exported(source.path().string(), dir_.path(), {"--ranks", "2"}).code, 0);
+  const fs::path shard = source.path() / "model-00001-of-00001.safetensors";
+  const auto time = fs::last_write_time(shard);
+  checkpoint::TensorEntry entry;  // the largest tensor
+  for (const auto& [name, found] : checkpoint::read_header(shard).tensors)
+    if (found.end - found.begin > entry.end - entry.begin) entry = found;
+  const std::int64_t at = entry.begin + (entry.end - entry.begin) / 3 + 5;
+  const auto verified = [&] { return run_program({"verify", path(), "--source", source.path().string()}); };
+  ASSERT_EQ(verified().code, 0) << verified().err;
+  flip(shard, at);
+  expect_refusal(decoded(path(), {"--batch", "1"}), 3,
+                 {"stale", source.path().string(), "digest of all of model-00001-of-00001.safetensors"});
+  EXPECT_EQ(run_program({"verify", path()}).code, 0);  // of the export itself, which is sound
+  EXPECT_TRUE(contains(verified().out, "other source: 1"));
+  EXPECT_EQ(verified().code, 3);
+  // With the old time on it, a start cannot know; verify does.
+  fs::last_write_time(shard, time);
+  EXPECT_EQ(decoded(path(), {"--batch", "1"}).code, 0);
+  EXPECT_EQ(verified().code, 3);
+  // The old bytes with a new time are the old source.
+  flip(shard, at);
+  EXPECT_EQ(decoded(path(), {"--batch", "1"}).code, 0);
+  EXPECT_EQ(verified().code, 0);
+  // A copy elsewhere is the same source.
+  const TempDir copy;
+  fs::copy(source.path(), copy.path(), fs::copy_options::recursive);
+  EXPECT_EQ(run_program({"verify", path(), "--source", copy.path().string()}).code, 0);
+  fs::remove(copy.path() / "config.json");
+  EXPECT_EQ(run_program({"verify", path(), "--source", copy.path().string()}).code, 3);
+  expect_refusal(run_program({"verify", model(), "--source", model()}), 2, {"no export"});
 }
 
 TEST(ExportCommand, TheSameExportHasTheSameBytes) {
