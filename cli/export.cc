@@ -121,8 +121,10 @@ void add_export(CLI::App& app, Context& context) {
   CLI::App* command = add_command(
       app, context, "export", "Experts in the converted layout, one file a rank, and back (--to logical)");
   command->footer(
-      "kerf decode OUT and kerf run OUT start from the files without converting anything. A run that fails or\n"
-      "is stopped leaves nothing that would start; the next one into the same directory replaces it. So does a\n"
+      "kerf decode OUT and kerf run OUT start from the files without converting anything. A run that fails "
+      "or\n"
+      "is stopped leaves nothing that would start; the next one into the same directory replaces it. So does "
+      "a\n"
       "run with --to logical, which marks its directory by a file .kerf-export.");
   command->add_option("CKPT", o->checkpoint, "Model directory; an export with --to logical")
       ->required()

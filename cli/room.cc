@@ -4,39 +4,18 @@
 
 namespace kerf::cli {
 
-namespace {
-
-// Bytes of a layer's block as a rank holds them: as in the file, a bias as f32.
-std::int64_t block_bytes(const checkpoint::Checkpoint& from, std::int64_t index) {
-  const checkpoint::BlockFiles files = from.layer(index).block(from.config().pool.has_value());
-  return files.gate.source.bytes() + files.pre_proj.source.bytes() + files.post_proj.source.bytes() +
-         (files.bias ? 4 * from.config().experts : 0);
-}
-
-}  // namespace
-
 void require_room(const checkpoint::Checkpoint& from, const RankOptions& options, const Load& load) {
-  const checkpoint::ModelConfig& config = from.config();
   const decode::GridShape grid = load.expert_tp ? grid_of(options) : decode::GridShape{options.ranks, 1};
-  decode::MemoryRequest r{.experts = config.experts,
-                          .hidden = config.hidden,
-                          .intermediate = config.intermediate,
-                          .top_k = config.top_k,
-                          .ranks = options.ranks,
-                          .rows = grid.ep,
-                          .tp = grid.tp,
-                          .fit = options.fit,
-                          .tokens = load.tokens,
-                          .input = input_of(options),
-                          .backend = backend_of(options),
-                          .workers = rank_threads(options),
-                          .tail = {.kind = load.exact ? tail::Kind::exact : tail::Kind::fast},
-                          .exported_slices = decode::holds_slices(from),
-                          .norm = config.post_norm.has_value()};
-  for (const std::int64_t index : load.layers) {
-    (from.layer(index).kind() == checkpoint::ExpertKind::bf16 ? r.bf16_layers : r.nvfp4_layers)++;
-    if (load.block) r.block += block_bytes(from, index);
-  }
+  decode::MemoryRequest r = decode::request_for(from, load.layers, load.block);
+  r.ranks = options.ranks;
+  r.rows = grid.ep;
+  r.tp = grid.tp;
+  r.fit = options.fit;
+  r.tokens = load.tokens;
+  r.input = input_of(options);
+  r.backend = backend_of(options);
+  r.workers = rank_threads(options);
+  r.tail = {.kind = load.exact ? tail::Kind::exact : tail::Kind::fast};
   if (load.layer_by_layer) {
     r.nvfp4_layers = std::min<std::int64_t>(r.nvfp4_layers, 1);
     r.bf16_layers = std::min<std::int64_t>(r.bf16_layers, 1);

@@ -5,12 +5,36 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
+#include <limits>
+#include <string>
 #include <string_view>
 
 #include "kerf/base/format.h"
 #include "kerf/base/threads.h"
 
 namespace kerf {
+
+namespace {
+
+constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
+
+// The number that follows `key` in a file of words and numbers; `otherwise` where there is none.
+std::int64_t number_after(const char* file, const std::string& key, std::int64_t otherwise) {
+  std::ifstream in(file);
+  std::int64_t value = 0;
+  for (std::string word; in >> word;)
+    if (word == key && in >> value) return value;
+  return otherwise;
+}
+
+// A cgroup's file holds one number, or "max".
+std::int64_t number_in(const char* file, std::int64_t otherwise) {
+  std::ifstream in(file);
+  std::int64_t value = 0;
+  return in >> value ? value : otherwise;
+}
+
+}  // namespace
 
 std::string machine_name() {
   struct Fact {
@@ -56,6 +80,13 @@ std::int64_t largest_cache() {
     if (file >> kib) most = std::max(most, 1024 * kib);
   }
   return most;
+}
+
+std::int64_t available_memory() {
+  const std::int64_t available = number_after("/proc/meminfo", "MemAvailable:", 0) * 1024;
+  const std::int64_t limit = number_in("/sys/fs/cgroup/memory.max", unlimited);
+  const std::int64_t used = number_in("/sys/fs/cgroup/memory.current", 0);
+  return std::max<std::int64_t>(0, std::min(available, limit == unlimited ? limit : limit - used));
 }
 
 }  // namespace kerf

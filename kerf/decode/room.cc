@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kerf/base/format.h"
+#include "kerf/decode/exported.h"
 #include "kerf/layout/geometry.h"
 
 namespace kerf::decode {
@@ -62,6 +63,28 @@ Verdict no_room_in(const std::vector<Alike>& ranks, const Room& room, bool devic
 }
 
 }  // namespace
+
+MemoryRequest request_for(const checkpoint::Checkpoint& from, const std::vector<std::int64_t>& layers,
+                          bool block) {
+  const checkpoint::ModelConfig& config = from.config();
+  MemoryRequest out{.experts = config.experts,
+                    .hidden = config.hidden,
+                    .intermediate = config.intermediate,
+                    .top_k = config.top_k,
+                    .tokens = 1,
+                    .exported_slices = holds_slices(from),
+                    .norm = config.post_norm.has_value()};
+  for (const std::int64_t index : layers) {
+    const checkpoint::MoeLayer& layer = from.layer(index);
+    (layer.kind() == checkpoint::ExpertKind::bf16 ? out.bf16_layers : out.nvfp4_layers)++;
+    if (!block) continue;
+    // As a rank holds it: as in the file, a bias as f32.
+    const checkpoint::BlockFiles files = layer.block(config.pool.has_value());
+    out.block += files.gate.source.bytes() + files.pre_proj.source.bytes() + files.post_proj.source.bytes() +
+                 (files.bias ? 4 * config.experts : 0);
+  }
+  return out;
+}
 
 Verdict no_room(const MemoryRequest& request, const Room& host, const std::optional<Room>& device) {
   if (unsupported(request)) return std::nullopt;

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "kerf/base/error.h"
+#include "kerf/checkpoint/checkpoint.h"
 #include "kerf/decode/memory_plan.h"
 
 namespace kerf::decode {
@@ -15,6 +17,11 @@ struct Room {
   std::int64_t bytes = 0;
   std::string what;
 };
+
+// A request for the layers of `from`, on one rank at one token until the rest is filled in. `block`: with
+// what stands around their experts. Error{checkpoint} where that is not there.
+MemoryRequest request_for(const checkpoint::Checkpoint& from, const std::vector<std::int64_t>& layers,
+                          bool block);
 
 // Nothing where ranks that share this memory have room for what each takes at most; otherwise memory, with
 // every term of the sum, of how many ranks, and what there is. request.part is not used: all ranks' parts are

@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "kerf/base/format.h"
+#include "kerf/base/machine.h"
 #include "kerf/comm/agree.h"
+#include "kerf/cuda/device.h"
 #include "kerf/decode/exact.h"
 #include "kerf/decode/exported.h"
 #include "kerf/decode/inputs.h"
@@ -89,6 +91,32 @@ void choose_tactics(Plan& plan, std::span<const Layer> layers, const RuntimeOpti
 
 }  // namespace
 
+namespace {
+
+// Asked before anything is loaded, on every rank.
+Verdict no_room_for(const checkpoint::Checkpoint& from, const std::vector<std::int64_t>& layers,
+                    const RuntimeOptions& options, const Rank& rank) {
+  std::optional<Room> room = options.room;
+  if (!room && rank.group.name() == "local")
+    room = Room{available_memory(), "this machine, within its cgroup's limit,"};
+  if (!room || room->bytes == 0) return std::nullopt;  // nobody says
+  MemoryRequest r = request_for(from, layers, options.block != BlockKind::none);
+  r.ranks = rank.group.size();
+  r.tp = options.expert_tp ? rank.row().size() : 1;
+  r.rows = r.ranks / r.tp;
+  r.fit = options.build.fit;
+  r.tokens = options.max_tokens;
+  r.input = options.build.input;
+  r.backend = options.build.backend;
+  r.workers = rank.workers.size();
+  r.tail = options.tail;
+  std::optional<Room> device;
+  if (rank.device != nullptr) device = Room{cuda::facts().free, "the device"};
+  return no_room(r, *room, device);
+}
+
+}  // namespace
+
 Runtime Runtime::build(const checkpoint::Checkpoint& source, const RuntimeOptions& wanted, const Rank& rank) {
   RuntimeOptions options = wanted;
   options.build.fit = fit_of(source, wanted.build.fit);
@@ -104,6 +132,7 @@ Runtime Runtime::build(const checkpoint::Checkpoint& source, const RuntimeOption
     if (options.expert_tp && options.tail.kind == tail::Kind::exact)
       require(exact_refused(from, layers, options.build.input, rank.row().size(), options.build.fit));
     check_tokens(options.max_tokens);
+    require(no_room_for(from, layers, options, rank));
   });
   BuildOptions loading = options.build;
   if (options.progress && rank.group.rank() == 0)

@@ -20,6 +20,7 @@
 #include "kerf/decode/layer.h"
 #include "kerf/decode/plan.h"
 #include "kerf/decode/probe.h"
+#include "kerf/decode/room.h"
 #include "kerf/decode/shard.h"
 #include "kerf/decode/startup.h"
 #include "kerf/decode/step.h"
@@ -46,6 +47,9 @@ struct RuntimeOptions {
   std::vector<op::Tactic> preferred;
   std::vector<tactics::PreferredList> lists = tactics::measured_lists();
   TuneOptions tune;  // for stock experts
+  // What the host has for all ranks together. Left out, it is this machine's free memory where the ranks are
+  // threads of this process; where they are not, nothing is asked: other hosts have room of their own.
+  std::optional<Room> room;
   // Of all steps. Kind::exact needs slices that are nodes of the sum over K (exact.h); others are refused. A
   // runtime that was built for it runs fast steps too.
   tail::Options tail{};
@@ -63,7 +67,8 @@ struct Footprint {
 
 class Runtime {
  public:
-  // The checkpoint and what `rank` refers to must outlive the runtime.
+  // The checkpoint and what `rank` refers to must outlive the runtime. Error{memory} with the whole sum,
+  // before anything is loaded, where all ranks' parts do not fit.
   static Runtime build(const checkpoint::Checkpoint& from, const RuntimeOptions& options, const Rank& rank);
 
   // The same over layers that an engine holds (adopt.h), without a checkpoint. Of options.build, backend

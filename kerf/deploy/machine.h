@@ -11,8 +11,7 @@ struct Machine {
   std::int64_t cores = 1;
 };
 
-// This one: memory as the kernel estimates it (MemAvailable), within the limit of the root cgroup that this
-// process sees (cgroup v2; a container's own).
+// This one: available_memory() and available_cores().
 Machine this_machine();
 
 }  // namespace kerf::deploy
