@@ -367,18 +367,26 @@ void run(const Options& given, Context& context) {
   const std::vector<std::int64_t> batches = batches_of(o);
   const auto wanted_layers = o.layers ? parse_ranges(*o.layers, "--layers") : std::vector<std::int64_t>{};
   double open = 0;
+  require_same_options(
+      o.ranks, context, "decode",
+      {{"--mode", o.mode.value_or("not given")},
+       {"--block", o.block},
+       {"--tail", o.tail},
+       {"--batch", o.batches},
+       {"--layers", o.layers.value_or("not given")},
+       {"--seed", std::to_string(o.seed)},
+       {"--seconds", fmt::format("{}", o.seconds)},
+       {"--tune-seconds", fmt::format("{}", o.tune_seconds)},
+       {"--tactics", o.tactics ? "given" : "not given"},
+       {"--tactic-cache", o.tactic_cache.empty() ? "not given" : "given"},
+       {"--load-from-rank", o.load_from_rank ? std::to_string(*o.load_from_rank) : "not given"}});
   const auto from = [&] {
     const decode::Timing timing(open);
-    return checkpoint::Checkpoint::open(o.checkpoint);
+    return opened(o.checkpoint, o.load_from_rank, o.ranks, context);
   }();
   settle_for_export(o.ranks, from);
   check_cache(o.tactic_cache, from);
-  if (o.load_from_rank && *o.load_from_rank >= o.ranks.ranks)
-    throw Error(ErrorKind::usage, fmt::format("--load-from-rank {}: there are ranks 0 to {}",
-                                              *o.load_from_rank, o.ranks.ranks - 1));
-  if (o.load_from_rank && o.ranks.device != "cpu")
-    throw Error(ErrorKind::unsupported,
-                "--load-from-rank: experts on a device are read from files, on every rank");
+  if (o.load_from_rank) refuse_rank(*o.load_from_rank, o.ranks.ranks);
   for (const std::string& note : from.notes()) context.log.info(note);
   decode::Options options;
   options.build = {
@@ -414,9 +422,7 @@ void run(const Options& given, Context& context) {
       if (done == of) stage_time.lap(shown);
     };
     reports = run_ranks(o.ranks, context, [&](const decode::Rank& rank) {
-      const checkpoint::Checkpoint as_read =
-          o.load_from_rank ? decode::fed_from(rank.group, *o.load_from_rank, [&] { return from; }) : from;
-      decode::Report mine = decode::run(as_read, options, rank);
+      decode::Report mine = decode::run(for_rank(from, o.load_from_rank, context, rank), options, rank);
       if (rank.group.rank() == 0) report = std::move(mine);
     });
   }

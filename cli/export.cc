@@ -83,6 +83,10 @@ void report(const Options& o, const tools::ExportReport& r, double seconds, Cont
 void run(const Options& given, Context& context) {
   Options o = given;
   check_rank_options(o.ranks, context);
+  require_same_options(o.ranks, context, "export",
+                       {{"--layers", o.layers.value_or("not given")},
+                        {"--to", o.to.value_or("not given")},
+                        {"--expert-tp", o.expert_tp ? "given" : "not given"}});
   const auto from = checkpoint::Checkpoint::open(o.checkpoint);
   for (const std::string& note : from.notes()) context.log.info(note);
   if (o.to) return to_logical(o, from, context);

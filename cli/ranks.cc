@@ -170,6 +170,53 @@ void check_rank_options(RankOptions& options, Context& context) {
   if (options.ranks_given || (!options.ep && !options.tp)) (void)grid_of(options);
 }
 
+void require_same_options(const RankOptions& options, const Context& context, const std::string& command,
+                          const std::vector<std::pair<std::string, std::string>>& more) {
+  if (!context.mpi) return;
+  comm::require_same(context.mpi->group(), "comparing the ranks' options", [&] {
+    const auto number = [](const std::optional<std::int64_t>& n) {
+      return n ? std::to_string(*n) : std::string("not given");
+    };
+    const auto flag = [](bool given) { return std::string(given ? "given" : "not given"); };
+    comm::Facts facts = {{"kerf", std::string(version()), ErrorKind::unsupported}};
+    const auto add = [&facts](const std::string& name, std::string value) {
+      facts.push_back({name, std::move(value), ErrorKind::usage});
+    };
+    add("command", command);
+    add("--act", options.act);
+    add("--backend", backend_of(options));
+    add("--ep", number(options.ep));
+    add("--tp", number(options.tp));
+    add("--uneven", flag(options.fit.uneven));
+    add("--pad", flag(options.fit.pad));
+    for (const auto& [name, value] : more) add(name, value);
+    return facts;
+  });
+}
+
+void refuse_rank(int reading_rank, int ranks) {
+  if (reading_rank >= ranks)
+    throw Error(ErrorKind::usage,
+                fmt::format("--load-from-rank {}: there are ranks 0 to {}", reading_rank, ranks - 1));
+}
+
+checkpoint::Checkpoint opened(const std::string& path, std::optional<int> reading_rank,
+                              const RankOptions& options, const Context& context) {
+  if (reading_rank && options.device != "cpu")
+    throw Error(ErrorKind::unsupported,
+                "--load-from-rank: experts on a device are read from files, on every rank");
+  if (!context.mpi || !reading_rank) return checkpoint::Checkpoint::open(path);
+  refuse_rank(*reading_rank, options.ranks);
+  return decode::fed_from(context.mpi->group(), *reading_rank,
+                          [&] { return checkpoint::Checkpoint::open(path); });
+}
+
+checkpoint::Checkpoint for_rank(const checkpoint::Checkpoint& from, std::optional<int> reading_rank,
+                                const Context& context, const decode::Rank& rank) {
+  if (context.mpi || !reading_rank) return from;
+  return decode::fed_from(rank.group, *reading_rank, [&] { return from; });
+}
+
 void settle_for_export(RankOptions& options, const checkpoint::Checkpoint& from) {
   if (from.exported() == nullptr) return (void)grid_of(options);
   const checkpoint::ExportPlacement& p = from.exported()->facts().placement;

@@ -6,6 +6,8 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cli/context.h"
 
@@ -40,6 +42,23 @@ void add_grid_options(CLI::App& command, RankOptions& options);
 // environment says wrong (usage). With --group mpi this process becomes a rank: context.mpi; ranks are as
 // many as there are processes (usage: --ranks says something else), and all but rank 0 fall silent.
 void check_rank_options(RankOptions& options, Context& context);
+
+// Where ranks are processes, each with a command line of its own: Error{usage}, the same in all of them,
+// where a command or option that all must share differs, with the ranks and what each was told. Before files
+// are opened; threads and paths may differ. `more`: the command's own options, by their names.
+void require_same_options(const RankOptions& options, const Context& context, const std::string& command,
+                          const std::vector<std::pair<std::string, std::string>>& more);
+
+// Error{usage} where --load-from-rank names no rank.
+void refuse_rank(int reading_rank, int ranks);
+// The model directory. With --load-from-rank and ranks that are processes it is opened on that rank alone,
+// and by what that rank sends elsewhere.
+checkpoint::Checkpoint opened(const std::string& path, std::optional<int> reading_rank,
+                              const RankOptions& options, const Context& context);
+// The same as a rank of run_ranks() uses it: where ranks are threads, what one of them reads goes over the
+// group from here on.
+checkpoint::Checkpoint for_rank(const checkpoint::Checkpoint& from, std::optional<int> reading_rank,
+                                const Context& context, const decode::Rank& rank);
 
 // Error{usage} where a launcher started this command as one of several processes: each would do all of the
 // work. `what`: the command, or option, that knows one process alone.

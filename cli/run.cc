@@ -87,6 +87,11 @@ void check_output(const Options& o, const checkpoint::Checkpoint& from) {
 void run(const Options& given, Context& context) {
   Options o = given;
   check_rank_options(o.ranks, context);
+  require_same_options(o.ranks, context, "run",
+                       {{"--layer", std::to_string(o.layer)},
+                        {"--mode", o.mode.value_or("not given")},
+                        {"--tail", o.tail},
+                        {"--unfinalized", o.unfinalized ? "given" : "not given"}});
   (void)checkpoint::check_writable(o.out);
   Stopwatch time(context);
   const auto from = checkpoint::Checkpoint::open(o.checkpoint);

@@ -22,6 +22,7 @@ using Layers = std::map<std::int64_t, std::unique_ptr<internal::Layer>>;
 struct Checkpoint::State {
   std::filesystem::path directory;
   ModelConfig config;
+  Fingerprint fingerprint;
   std::vector<std::string> notes;
   std::unique_ptr<internal::TensorTable> table;
   Layers layers;
@@ -244,9 +245,11 @@ Checkpoint Checkpoint::open(const std::filesystem::path& path) {
   }
   if (const std::int64_t ranks = exported_ranks_in(state->directory); ranks > 0)
     return open_exported(state->directory, 0, ranks);
-  state->config = read_config(state->directory);
+  const ConfigTexts texts = read_config_texts(state->directory);
+  state->config = config_of(texts, state->directory);
   state->table =
       std::make_unique<internal::TensorTable>(state->directory, state->config.experts, state->notes);
+  state->fingerprint = fingerprint_of(texts, state->table->files(), state->table->headers());
   return make(state);
 }
 
@@ -257,6 +260,7 @@ Checkpoint Checkpoint::open_carried(const std::filesystem::path& name, const Car
   state->config = config_of(carried.configs, name);
   state->table =
       std::make_unique<internal::TensorTable>(name, carried, readers, state->config.experts, state->notes);
+  state->fingerprint = fingerprint_of(carried.configs, state->table->files(), state->table->headers());
   return make(state);
 }
 
@@ -341,6 +345,7 @@ Checkpoint Checkpoint::open_exported(const std::filesystem::path& directory, std
   state->config = config_of(facts.configs, path);
   const ModelConfig& config = state->config;
   state->table = std::make_unique<internal::TensorTable>(path);
+  state->fingerprint = fingerprint_of(facts.configs, state->table->files(), state->table->headers());
   state->list_shards();
   for (const ExportedLayer& layer : facts.layers) {
     if (layer.index >= config.layers)
@@ -386,6 +391,7 @@ Checkpoint Checkpoint::through(const WrapReader& wrap,
   const auto state = std::make_shared<State>();
   state->directory = state_->directory;
   state->config = state_->config;
+  state->fingerprint = state_->fingerprint;
   state->notes = state_->notes;
   state->table = std::make_unique<internal::TensorTable>(*state_->table, wrap);
   for (const auto& [index, layer] : state_->layers) state->layers.emplace(index, layer->over(*state->table));
@@ -443,6 +449,7 @@ const std::vector<std::shared_ptr<const tensor::Reader>>& Checkpoint::readers() 
 const ExportFile* Checkpoint::exported() const { return state_->exported ? &*state_->exported : nullptr; }
 
 const ModelConfig& Checkpoint::config() const { return state_->config; }
+const Fingerprint& Checkpoint::fingerprint() const { return state_->fingerprint; }
 const std::filesystem::path& Checkpoint::directory() const { return state_->directory; }
 const std::vector<std::int64_t>& Checkpoint::moe_layers() const { return state_->moe_layers; }
 const Faults& Checkpoint::layer_faults() const { return state_->layer_faults; }

@@ -16,6 +16,7 @@
 #include "kerf/checkpoint/carried.h"
 #include "kerf/checkpoint/config.h"
 #include "kerf/checkpoint/faults.h"
+#include "kerf/checkpoint/fingerprint.h"
 #include "kerf/checkpoint/reading.h"
 #include "kerf/tensor/source.h"
 
@@ -155,6 +156,8 @@ class Checkpoint {
   [[nodiscard]] const ExportFile* exported() const;
 
   [[nodiscard]] const ModelConfig& config() const;
+  // Of what opening read; of an export's files each has its own (ExportFile::id() is what they share).
+  [[nodiscard]] const Fingerprint& fingerprint() const;
   [[nodiscard]] const std::filesystem::path& directory() const;
   // Layers with routed experts, ascending. E, H, I come from the config and are checked against the tensors.
   [[nodiscard]] const std::vector<std::int64_t>& moe_layers() const;

@@ -15,6 +15,7 @@
 #include "kerf/decode/gated.h"
 #include "kerf/decode/internal/upload.h"
 #include "kerf/decode/scalars.h"
+#include "kerf/decode/start_facts.h"
 #include "kerf/layout/convert.h"
 #include "kerf/layout/geometry.h"
 
@@ -336,6 +337,7 @@ std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions&
     const Timing timing(times.check);
     scales = read_scales(from, selected);
   });
+  require_same_scales(rank.group, selected, scales);
 
   std::optional<Uploads> uploads;
   if (rank.device != nullptr)

@@ -204,6 +204,20 @@ StepReport run_steps(const Runtime& runtime, DeviceStack* stack, Mode mode, std:
   return report;
 }
 
+// What steps compute, and how often: all ranks have to go through the same ones.
+comm::Facts facts_of(const Options& o) {
+  std::vector<std::string_view> modes;
+  for (const Mode mode : o.modes) modes.push_back(name(mode));
+  std::vector<std::string_view> tails;
+  for (const tail::Kind kind : o.tails) tails.push_back(tail::name(kind));
+  return {{"modes", fmt::format("{}", fmt::join(modes, ",")), ErrorKind::usage},
+          {"batches", fmt::format("{}", fmt::join(o.batches, ",")), ErrorKind::usage},
+          {"tails", fmt::format("{}", fmt::join(tails, ",")), ErrorKind::usage},
+          {"seed", fmt::format("{}", o.seed), ErrorKind::usage},
+          {"repetitions", fmt::format("{}", o.repetitions), ErrorKind::usage},
+          {"seconds of a step's repetitions", fmt::format("{}", o.seconds), ErrorKind::usage}};
+}
+
 std::vector<StackStep> steps_of(const Options& options) {
   std::vector<StackStep> steps;
   for (const Mode mode : options.modes)
@@ -284,6 +298,7 @@ Report run(const checkpoint::Checkpoint& from, const Options& options, const Ran
     building.tail.kind = tail::Kind::exact;
   building.lists = options.lists;
   building.tune = options.tune;
+  building.facts = facts_of(options);
   building.progress = options.progress;
   const Runtime runtime = Runtime::build(from, building, rank);
   Startup startup = runtime.startup();

@@ -14,6 +14,7 @@
 #include "kerf/decode/internal/upload.h"
 #include "kerf/decode/scalars.h"
 #include "kerf/decode/source_digest.h"
+#include "kerf/decode/start_facts.h"
 
 namespace kerf::decode {
 
@@ -285,6 +286,7 @@ std::vector<Layer> load_exported(const checkpoint::Checkpoint& from, const Build
     check_shapes(from, selected, options);
     scales = read_scales(from, selected, rank);
   });
+  require_same_scales(rank.group, selected, scales);
   std::optional<Uploads> uploads;
   if (rank.device != nullptr)
     comm::agreed(rank.group, "preparing the device's uploads", [&] { uploads.emplace(); });

@@ -5,11 +5,13 @@
 
 #include "kerf/base/format.h"
 #include "kerf/base/machine.h"
+#include "kerf/base/function_ref.h"
 #include "kerf/comm/agree.h"
 #include "kerf/cuda/device.h"
 #include "kerf/decode/exact.h"
 #include "kerf/decode/exported.h"
 #include "kerf/decode/inputs.h"
+#include "kerf/decode/start_facts.h"
 
 namespace kerf::decode {
 
@@ -40,6 +42,16 @@ Verdict lacking(const Layer& layer, Mode mode) {
   if (layer.runs(mode)) return std::nullopt;
   return because(ErrorKind::usage, "layer {}: an {} step on exported slices, which have no whole experts",
                  layer.index, name(mode));
+}
+
+// Before anything else: whoever starts from something else has other collectives to call.
+void require_alike(const Rank& rank, const RuntimeOptions& options, FunctionRef<comm::Facts()> of_model) {
+  comm::require_same(rank.group, "comparing what the ranks start from", [&] {
+    comm::Facts all = facts_of(rank, options.build.backend);
+    for (const comm::Facts& more : {of_model(), facts_of(options)})
+      all.insert(all.end(), more.begin(), more.end());
+    return all;
+  });
 }
 
 // One line that tells how the TP build went.
@@ -118,6 +130,7 @@ Verdict no_room_for(const checkpoint::Checkpoint& from, const std::vector<std::i
 }  // namespace
 
 Runtime Runtime::build(const checkpoint::Checkpoint& source, const RuntimeOptions& wanted, const Rank& rank) {
+  require_alike(rank, wanted, [&] { return facts_of(source); });
   RuntimeOptions options = wanted;
   options.build.fit = fit_of(source, wanted.build.fit);
   options.build.slices = options.expert_tp ? rank.row().size() : 1;
@@ -150,6 +163,7 @@ Runtime Runtime::build(const checkpoint::Checkpoint& source, const RuntimeOption
 
 Runtime Runtime::adopt(std::span<const StockLayer> layers, const ModelSize& model,
                        const RuntimeOptions& options, const Rank& rank) {
+  require_alike(rank, options, [&] { return facts_of(model); });
   routing::Router router;
   comm::agreed(rank.group, "checking what to adopt", [&] {
     if (!options.build.layers.empty())

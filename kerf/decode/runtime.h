@@ -13,6 +13,7 @@
 
 #include "kerf/block/block.h"
 #include "kerf/checkpoint/checkpoint.h"
+#include "kerf/comm/facts.h"
 #include "kerf/decode/adopt.h"
 #include "kerf/decode/all_reduce.h"
 #include "kerf/decode/block.h"
@@ -55,6 +56,7 @@ struct RuntimeOptions {
   tail::Options tail{};
   Progress progress;
   AllReduceSpec all_reduce;  // what it refers to must outlive the runtime
+  comm::Facts facts;         // of the caller: what else must be equal on every rank (start_facts.h)
 };
 
 // Bytes on this rank.
@@ -67,8 +69,10 @@ struct Footprint {
 
 class Runtime {
  public:
-  // The checkpoint and what `rank` refers to must outlive the runtime. Error{memory} with the whole sum,
-  // before anything is loaded, where all ranks' parts do not fit.
+  // The checkpoint and what `rank` refers to must outlive the runtime. Before a byte of a tensor is read the
+  // ranks compare what they start from (start_facts.h): where it differs, all of them throw the same error,
+  // with the ranks and both values. Error{memory} with the whole sum, before anything is loaded, where all
+  // ranks' parts do not fit.
   static Runtime build(const checkpoint::Checkpoint& from, const RuntimeOptions& options, const Rank& rank);
 
   // The same over layers that an engine holds (adopt.h), without a checkpoint. Of options.build, backend

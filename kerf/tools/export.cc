@@ -12,6 +12,7 @@
 #include "kerf/comm/agree.h"
 #include "kerf/decode/shard.h"
 #include "kerf/decode/source_digest.h"
+#include "kerf/decode/start_facts.h"
 #include "kerf/tools/internal/claim.h"
 
 namespace kerf::tools {
@@ -142,6 +143,16 @@ ExportReport export_experts(const checkpoint::Checkpoint& from, const fs::path& 
   std::vector<std::int64_t> layers;
   std::vector<checkpoint::LayerScales> scales;
   ExportFacts facts;
+  comm::require_same(rank.group, "comparing what the ranks export", [&] {
+    comm::Facts all = decode::facts_of(rank, "cpu");
+    for (const comm::Fact& f : decode::facts_of(from)) all.push_back(f);
+    for (const auto& [name, value] :
+         {std::pair{"layers", fmt::format("{}", fmt::join(options.layers, ","))},
+          {"expert TP", std::string(options.expert_tp ? "yes" : "no")},
+          {"width", fmt::format("uneven {}, padded {}", options.fit.uneven, options.fit.pad)}})
+      all.push_back({name, value, ErrorKind::usage});
+    return all;
+  });
   // All that can be refused without a weight, for all layers: before a file is touched.
   comm::agreed(rank.group, "checking what to export", [&] {
     if (from.exported() != nullptr)

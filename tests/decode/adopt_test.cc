@@ -251,16 +251,21 @@ TEST(Adopt, WhatOneRankRefusesAllRefuse) {
 // Each rank's own layers fit what it is told of the model, but they are told different things.
 TEST(Adopt, RanksAreToldOfOneModel) {
   const Synthetic small(8, 128, 128, {}, 1);
-  const Synthetic large(16, 128, 128, {}, 1);
-  const checkpoint::Checkpoint few = small.open();
-  const checkpoint::Checkpoint many = large.open();
-  expect_all_refuse(thrown_on({2, 1, {}},
-                              [&](const decode::Rank& rank) {
-                                const bool first = rank.group.rank() == 0;
-                                const Engine engine(first ? few : many, rank);
-                                (void)decode::Runtime::adopt(engine.layers(), {first ? 8 : 16, 4}, {}, rank);
-                              }),
-                    ErrorKind::usage, {"differ between ranks", "8 experts, top 4", "16 experts, top 4"});
+  const checkpoint::Checkpoint from = small.open();
+  const auto told = [&](bool runtime) {
+    return thrown_on({2, 1, {}}, [&](const decode::Rank& rank) {
+      const Engine engine(from, rank);
+      const decode::ModelSize model{8, rank.group.rank() == 0 ? 4 : 3};
+      if (runtime)
+        (void)decode::Runtime::adopt(engine.layers(), model, {}, rank);
+      else
+        (void)decode::adopt(engine.layers(), model, "cpu", rank);
+    });
+  };
+  expect_all_refuse(told(true), ErrorKind::usage,
+                    {"do not start alike", "rank 0: 8 experts, top 4, rank 1: 8 experts, top 3"});
+  expect_all_refuse(told(false), ErrorKind::usage,
+                    {"differ between ranks", "8 experts, top 4", "8 experts, top 3"});
 }
 
 TEST(Adopt, ANormMayHaveNoGain) {
