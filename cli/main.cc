@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 #include "cli/progress.h"
 
 namespace kerf::cli {
@@ -152,6 +153,7 @@ int main(int argc, char** argv) {
   // A reader that goes away must show as a failed write, not end the process.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // nor must a limit on the size of files
+  kerf::cli::tell_of_interrupts();
   std::set_terminate(kerf::cli::ended_without_a_handler);
   try {
     kerf::cli::Context context;

@@ -84,6 +84,8 @@ class MoeLayer {
   [[nodiscard]] virtual ExpertViews expert(std::int64_t e) const = 0;
   // Whether experts are turned in memory when they are read, all of a matrix at once.
   [[nodiscard]] virtual bool copies() const = 0;
+  // From headers and configuration alone: whether these NVFP4 experts have no input scales, and need none.
+  [[nodiscard]] virtual bool weight_only() const = 0;
   // All global scales; faults (missing, zero, negative, not finite, reciprocal not finite) are added to
   // `faults` with layer, tensor, expert, "n of E" and value. NVFP4 layers only.
   virtual LayerScales scales(Faults& faults) const = 0;

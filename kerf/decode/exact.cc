@@ -40,8 +40,7 @@ Verdict exact_refused(const checkpoint::Checkpoint& from, std::span<const std::i
     const checkpoint::MoeLayer& layer = from.layer(index);
     if (layer.kind() != checkpoint::ExpertKind::nvfp4) continue;
     cut = true;
-    checkpoint::Faults faults;  // build() reports them
-    if (input == op::Input::bf16 || layer.scales(faults).weight_only) return no_canonical_sums(index);
+    if (input == op::Input::bf16 || layer.weight_only()) return no_canonical_sums(index);
   }
   return cut ? exact_refused(layout::converted_width(from.config().intermediate, slices, fit), slices)
              : std::nullopt;

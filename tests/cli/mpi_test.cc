@@ -7,42 +7,20 @@
 #include <string>
 #include <vector>
 
-#include "kerf/comm/mpi.h"
-#include "tests/cli/program.h"
+#include "tests/cli/mpi.h"
 
 namespace kerf::test {
 namespace {
 
-using Words = std::vector<std::string>;
-
-Words operator+(Words a, const Words& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 // `ranks` of one program, then one of another where that has arguments.
 Ran run_mpi(int ranks, const Words& arguments, const Words& odd = {}, Words environment = {}) {
-  environment = environment + Words{"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                                    "OMPI_MCA_rmaps_base_oversubscribe=1"};
-  Words all = {"-np", std::to_string(ranks), KERF_PROGRAM};
-  all = all + arguments;
-  if (!odd.empty()) all = all + Words{":", "-np", "1"} + odd;
-  return run_executable(KERF_MPIRUN, all, environment);
+  std::vector<Part> parts = {{ranks, Words{KERF_PROGRAM} + arguments}};
+  if (!odd.empty()) parts.push_back({1, odd});
+  return run_parts(parts, std::move(environment));
 }
 
-class MpiProgram : public testing::Test {
+class MpiProgram : public MpiTest {
  protected:
-  void SetUp() override {
-    if (const Verdict why = comm::mpi_absent()) GTEST_SKIP() << why->text;
-    if (!std::filesystem::exists(KERF_MPIRUN)) GTEST_SKIP() << "there is no mpirun";
-    model_ = (dir_.path() / "c").string();
-    ASSERT_EQ(run_program({"synth", model_, "--model", "muse-spark", "--experts", "8", "--hidden", "256",
-                           "--intermediate", "2048", "--layers", "3", "--top-k", "2", "--bf16-layers", "1",
-                           "--seed", "5"})
-                  .code,
-              0);
-  }
-
   std::vector<std::string> digests(const Ran& ran) {
     EXPECT_EQ(ran.code, 0) << ran.err;
     std::vector<std::string> out;
@@ -54,9 +32,6 @@ class MpiProgram : public testing::Test {
                     step["output_sha256"].get<std::string>());
     return out;
   }
-
-  TempDir dir_;
-  std::string model_;
 };
 
 TEST_F(MpiProgram, DecodesToTheLocalGroupsBits) {
@@ -106,7 +81,8 @@ TEST_F(MpiProgram, WhatOneProcessFailsAtAllEndWith) {
   // A rank that finds nothing to open: the others are already waiting for it. Several times: how processes
   // end is a matter of chance.
   for (int round = 0; round < 3; ++round) {
-    const Ran lost = run_mpi(3, decode, {KERF_PROGRAM, "decode", model_ + "/nowhere", "--group", "mpi"});
+    const Ran lost =
+        run_mpi(3, decode, {KERF_PROGRAM, "decode", model_ + "/nowhere", "--group", "mpi", "--seconds", "0"});
     EXPECT_EQ(lost.code, 3) << lost.err;
     EXPECT_EQ(lost.out, "");
     EXPECT_TRUE(contains(lost.err, "[rank 3] "));

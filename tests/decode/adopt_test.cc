@@ -251,11 +251,16 @@ TEST(Adopt, WhatOneRankRefusesAllRefuse) {
 // Each rank's own layers fit what it is told of the model, but they are told different things.
 TEST(Adopt, RanksAreToldOfOneModel) {
   const Synthetic small(8, 128, 128, {}, 1);
-  const checkpoint::Checkpoint from = small.open();
+  const Synthetic large(16, 128, 128, {}, 1);
+  const checkpoint::Checkpoint few = small.open();
+  const checkpoint::Checkpoint many = large.open();
   const auto told = [&](bool runtime) {
     return thrown_on({2, 1, {}}, [&](const decode::Rank& rank) {
-      const Engine engine(from, rank);
-      const decode::ModelSize model{8, rank.group.rank() == 0 ? 4 : 3};
+      const Engine eight(few, rank);
+      const Engine sixteen(many, rank);
+      const bool first = rank.group.rank() == 0;
+      const Engine& engine = first ? eight : sixteen;
+      const decode::ModelSize model{first ? 8 : 16, 4};
       if (runtime)
         (void)decode::Runtime::adopt(engine.layers(), model, {}, rank);
       else
@@ -263,9 +268,9 @@ TEST(Adopt, RanksAreToldOfOneModel) {
     });
   };
   expect_all_refuse(told(true), ErrorKind::usage,
-                    {"do not start alike", "rank 0: 8 experts, top 4, rank 1: 8 experts, top 3"});
+                    {"do not start alike", "rank 0: 8 experts, top 4, rank 1: 16 experts, top 4"});
   expect_all_refuse(told(false), ErrorKind::usage,
-                    {"differ between ranks", "8 experts, top 4", "8 experts, top 3"});
+                    {"differ between ranks", "8 experts, top 4", "16 experts, top 4"});
 }
 
 TEST(Adopt, ANormMayHaveNoGain) {

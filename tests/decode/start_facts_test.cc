@@ -172,8 +172,10 @@ TEST_P(StartsAlike, HeadersThatDiffer) {
   for (const auto& file : fs::directory_iterator(copy.path()))
     if (file.path().extension() == ".safetensors") shards.push_back(file.path());
   ASSERT_FALSE(shards.empty());
+  std::ranges::sort(shards);
   for (std::size_t i = 0; i < shards.size(); ++i)
-    fs::rename(shards[i], copy.path() / fmt::format("model-part{}-of-{}.safetensors", i, shards.size()));
+    fs::rename(shards[i],
+               copy.path() / fmt::format("model-{:03}-of-{:03}.safetensors", i + 1, shards.size()));
   const Ends ends = ends_of(GetParam(), copy.open(), [](auto&) {});
   expect_all_refuse(ends.verdicts, ErrorKind::checkpoint,
                     {"the ranks do not start alike: headers' digest: rank"});

@@ -5,15 +5,17 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <regex>
 #include <thread>
 
-#include "kerf/base/format.h"
-#include "kerf/comm/agree.h"
-#include "kerf/decode/inputs.h"
-#include "kerf/decode/runtime.h"
+#include "kerf/checkpoint/safetensors.h"
+#include "kerf/comm/grid.h"
 #include "tests/decode/support.h"
 #include "tests/decode/synthetic.h"
 #include "tests/decode/watched_group.h"
+#include "tests/faults/faulty.h"
 
 namespace kerf::test {
 namespace {
@@ -24,6 +26,11 @@ namespace fs = std::filesystem;
 constexpr int kRanks = 4;
 constexpr int kOdd = 2;  // where it breaks
 constexpr int kTimes = 20;
+
+std::string text_of(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
 
 // One rank's files are its own to break.
 class TwoDirectories {
@@ -51,22 +58,6 @@ class TwoDirectories {
  private:
   TempDir good_, bad_;
 };
-
-decode::RuntimeOptions expert_tp() {
-  decode::RuntimeOptions options;
-  options.expert_tp = true;
-  return options;
-}
-
-// A start on every rank, opening included, as a program does it: what one rank meets, all agree on.
-void start(comm::Group& group, tensor::Memory& memory, const decode::RuntimeOptions& options,
-           const std::function<checkpoint::Checkpoint()>& open) {
-  decode::Meter meter(memory);
-  checkpoint::Checkpoint from;
-  comm::agreed(group, "opening the checkpoint", [&] { from = open(); });
-  const decode::Runtime runtime = decode::Runtime::build(from, options, {group, meter, Workers(1), {}});
-  runtime.warm_up();
-}
 
 struct Ended {
   std::vector<Verdict> verdicts;
@@ -127,49 +118,64 @@ TEST(AFaultOnOneRank, AShardIsAByteShort) {
   with_files(files, ErrorKind::checkpoint, {"rank 2: ", shard.filename().string()});
 }
 
-TEST(AFaultOnOneRank, AnAllocationFails) {
-  class Scarce final : public tensor::Memory {
-   public:
-    Scarce(tensor::Memory& below, bool scarce) : below_(below), scarce_(scarce) {}
-    std::byte* allocate(std::size_t bytes) override {
-      if (scarce_ && ++count_ > 5) fail(ErrorKind::memory, "no {} bytes left on this machine", bytes);
-      return below_.allocate(bytes);
-    }
-    void release(std::byte* block, std::size_t bytes) noexcept override { below_.release(block, bytes); }
+// top 4 becomes top 2: sound by itself.
+TEST(AFaultOnOneRank, TheConfigDiffers) {
+  const TwoDirectories files;
+  const std::string changed = std::regex_replace(text_of(files.bad() / "config.json"),
+                                                 std::regex("(\"num_experts_per_tok\": *)4"), "$012");
+  std::ofstream(files.bad() / "config.json") << changed;
+  with_files(files, ErrorKind::checkpoint,
+             {"the ranks do not start alike: model: rank 2: ", "top 2", "others: ", "top 4"});
+}
 
-   private:
-    tensor::Memory& below_;
-    bool scarce_;
-    int count_ = 0;
-  };
+TEST(AFaultOnOneRank, AGlobalScaleDiffersInItsLastBit) {
+  const TwoDirectories files;
+  const auto header = checkpoint::read_header(files.shard());
+  const auto entry = std::ranges::find_if(header.tensors, [](const auto& t) {
+    return t.first.find("down_proj") != std::string::npos && t.second.shape.elements() == 8;
+  });
+  ASSERT_NE(entry, header.tensors.end());
+  std::fstream file(files.shard(), std::ios::in | std::ios::out | std::ios::binary);
+  const std::int64_t at = entry->second.begin + 5 * 4;
+  file.seekg(at);
+  const char last = static_cast<char>(file.get() ^ 1);
+  file.seekp(at);
+  file.put(last);
+  file.close();
+  with_files(files, ErrorKind::checkpoint,
+             {"do not start alike: layer 0, down's ", "of expert 5: rank 2: ", ", others: "});
+}
+
+TEST(AFaultOnOneRank, ThePlacementDiffers) {
   const checkpoint::Checkpoint from = TwoDirectories::model().open();
   for (int i = 0; i < kTimes; ++i)
     expect_ended(end_of(60s,
                         [&](comm::Group& group, tensor::Memory& memory) {
-                          Scarce scarce(memory, group.rank() == kOdd);
-                          start(group, scarce, expert_tp(), [&] { return from; });
+                          const comm::Grid grid(group, 2, 2);
+                          decode::Meter meter(memory);
+                          const bool odd = group.rank() == kOdd;
+                          (void)decode::Runtime::build(from, expert_tp(),
+                                                       {group, meter, Workers(1), {}, odd ? nullptr : &grid});
+                        }),
+                 ErrorKind::usage, {"placement: rank 2: 4 ranks, EP 1 x TP 4, others: 4 ranks, EP 2 x TP 2"});
+}
+
+TEST(AFaultOnOneRank, AnAllocationFails) {
+  const checkpoint::Checkpoint from = TwoDirectories::model().open();
+  for (int i = 0; i < kTimes; ++i)
+    expect_ended(end_of(60s,
+                        [&](comm::Group& group, tensor::Memory& memory) {
+                          Scarce scarce(memory);
+                          start(group, group.rank() == kOdd ? scarce : memory, expert_tp(),
+                                [&] { return from; });
                         }),
                  ErrorKind::memory, {"rank 2: ", "bytes left on this machine"});
 }
 
 // Files in which one rank reads other bytes than the others.
 TEST(AFaultOnOneRank, ABlockScaleIsNaN) {
-  class Corrupt final : public tensor::Reader {
-   public:
-    explicit Corrupt(std::shared_ptr<const tensor::Reader> file) : file_(std::move(file)) {}
-    void read(std::int64_t offset, std::span<std::byte> to) const override {
-      file_->read(offset, to);
-      if (to.size() > 256)
-        std::fill(to.begin(), to.end(), std::byte{0x7F});  // scales alone are this long first
-    }
-    void will_need(std::int64_t /*offset*/, std::int64_t /*bytes*/) const noexcept override {}
-
-   private:
-    std::shared_ptr<const tensor::Reader> file_;
-  };
   const checkpoint::Checkpoint good = TwoDirectories::model().open();
-  const checkpoint::Checkpoint bad = good.through(
-      [](std::shared_ptr<const tensor::Reader> file) { return std::make_shared<Corrupt>(std::move(file)); });
+  const checkpoint::Checkpoint bad = Corrupt::in(good);
   for (int i = 0; i < kTimes; ++i)
     expect_ended(end_of(60s,
                         [&](comm::Group& group, tensor::Memory& memory) {
@@ -218,21 +224,21 @@ TEST(AFaultOnOneRank, ItLeavesDuringTheReshard) {
 
 TEST(AFaultOnOneRank, ItLeavesBetweenTwoSteps) {
   const checkpoint::Checkpoint from = TwoDirectories::model().open();
-  const auto in = decode::make_inputs(1, 0, 4, checkpoint::ExpertKind::nvfp4, {8, from.config().hidden, 4});
   for (const bool returns : {true, false})
     for (int i = 0; i < kTimes; ++i)
       expect_ended(end_of(60s,
                           [&](comm::Group& group, tensor::Memory& memory) {
-                            decode::Meter meter(memory);
-                            const decode::Runtime runtime =
-                                decode::Runtime::build(from, expert_tp(), {group, meter, Workers(1), {}});
-                            for (int step = 0; step < 10; ++step) {
-                              if (group.rank() == kOdd && step == 5) {
-                                if (returns) return;
-                                throw std::runtime_error("killed");
-                              }
-                              (void)runtime.execute(0, decode::Mode::tp,
-                                                    {4, in.x, {}, {}, in.ids, in.weights, nullptr, {}, {}});
+                            struct Returned {};
+                            try {
+                              start(
+                                  group, memory, expert_tp(), [&] { return from; }, 10,
+                                  [&](int step) {
+                                    if (group.rank() != kOdd || step != 5) return;
+                                    if (returns) throw Returned();
+                                    throw std::runtime_error("killed");
+                                  });
+                            } catch (const Returned&) {
+                              return;
                             }
                           }),
                    ErrorKind::peer,

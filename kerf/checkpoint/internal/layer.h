@@ -62,6 +62,9 @@ class Layer : public MoeLayer {
   [[nodiscard]] virtual std::unique_ptr<Layer> over(const TensorTable& table) const = 0;
   // From headers alone: whether any expert of this NVFP4 layer has an input scale.
   [[nodiscard]] virtual bool has_input_scales() const = 0;
+  [[nodiscard]] bool weight_only() const override {
+    return kind() == ExpertKind::nvfp4 && !has_input_scales() && quant_algo() == "W4A16_NVFP4";
+  }
 
  protected:
   // A global or input scale of expert e as it is stored; nothing where the tensor is not there.

@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::size_t kMostReason = 32'768;  // bytes of a reason's text that are told
 constexpr int kLeft = 1;                     // the tag of these messages
+constexpr int kSpoken = 2;                   // of those that say that a rank has written all it has to say
 
 struct News {
   std::uint64_t sent = 0;
@@ -146,6 +147,28 @@ bool Process::all_left(Clock::time_point deadline) {
   }
 }
 
+// Launchers end all processes once one has failed: those that have settled let each other write why first.
+void Process::let_others_speak() {
+  constexpr std::chrono::seconds longest{3};
+  const auto deadline = Clock::now() + longest;
+  const auto ranks = static_cast<std::size_t>(size_);
+  std::vector<MPI_Request> saying(ranks, MPI_REQUEST_NULL);
+  std::vector<MPI_Request> hearing(ranks, MPI_REQUEST_NULL);
+  for (int r = 0; r < size_; ++r) {
+    const auto at = static_cast<std::size_t>(r);
+    if (r == rank_) continue;
+    (void)MPI_Isend(nullptr, 0, MPI_BYTE, r, kSpoken, control_, &saying[at]);
+    if (has_left_[at] != 0) (void)MPI_Irecv(nullptr, 0, MPI_BYTE, r, kSpoken, control_, &hearing[at]);
+  }
+  Pause pause;
+  for (int heard = 0; heard == 0 && Clock::now() < deadline; pause.once()) {
+    int said = 0;
+    if (MPI_Testall(size_, saying.data(), &said, MPI_STATUSES_IGNORE) != MPI_SUCCESS ||
+        MPI_Testall(size_, hearing.data(), &heard, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
+      return;
+  }
+}
+
 // The meeting: whoever is here has written what it had to say, and may be stopped.
 void Process::end(int code) {
   (void)std::fflush(nullptr);
@@ -177,6 +200,7 @@ void Process::end(int code) {
   // several MPI_Abort at a time Open MPI's mpirun (4.1) may itself crash. To any launcher a code other than 0
   // is a rank that failed.
   if (ordered) std::_Exit(code);
+  let_others_speak();
   // Somebody does not answer and has to be ended: most launchers do that now, for the others the first asks.
   const bool first = std::all_of(has_left_.begin(), has_left_.begin() + rank_, [](char c) { return c == 0; });
   if (first) {

@@ -80,6 +80,7 @@ class Process {
 
  private:
   void expect_news();
+  void let_others_speak();
   [[nodiscard]] bool told() const;
 
   MPI_Comm data_ = MPI_COMM_NULL;

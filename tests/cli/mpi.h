@@ -1,0 +1,57 @@
+// kerf under mpirun: ranks of one program, or of programs with arguments of their own.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "kerf/comm/mpi.h"
+#include "tests/cli/program.h"
+
+namespace kerf::test {
+
+using Words = std::vector<std::string>;
+
+inline Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// So many ranks of one program, its path first.
+struct Part {
+  int ranks;
+  Words command;
+};
+
+// Root may run it, and ranks share cores. What does not end is ended: timeout's code is 124, or 137.
+inline Ran run_parts(const std::vector<Part>& parts, Words environment = {}, const Words& options = {},
+                     int longest_seconds = 120) {
+  environment = environment + Words{"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                                    "OMPI_MCA_rmaps_base_oversubscribe=1"};
+  Words all = Words{"-k", "5", std::to_string(longest_seconds), KERF_MPIRUN} + options;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (i > 0) all.emplace_back(":");
+    all = all + Words{"-np", std::to_string(parts[i].ranks)} + parts[i].command;
+  }
+  return run_executable("/usr/bin/timeout", all, environment);
+}
+
+// Skips where there is no MPI; otherwise a checkpoint of three layers, one of them of BF16 experts.
+class MpiTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const Verdict why = comm::mpi_absent()) GTEST_SKIP() << why->text;
+    if (!std::filesystem::exists(KERF_MPIRUN)) GTEST_SKIP() << "there is no mpirun";
+    model_ = (dir_.path() / "c").string();
+    ASSERT_EQ(run_program({"synth", model_, "--model", "muse-spark", "--experts", "8", "--hidden", "256",
+                           "--intermediate", "2048", "--layers", "3", "--top-k", "2", "--bf16-layers", "1",
+                           "--seed", "5"})
+                  .code,
+              0);
+  }
+
+  TempDir dir_;
+  std::string model_;
+};
+
+}  // namespace kerf::test
