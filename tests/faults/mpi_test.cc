@@ -161,7 +161,7 @@ TEST_F(MpiFault, ItSleepsBeforeTheFirstVote) {
 }
 
 // The same with 40 s and a time-out of 20 s; within the usual 60 s it is waited for.
-TEST_F(MpiFault, LargeItSleeps40Seconds) {
+TEST_F(MpiFault, TakesMinutesWhenItSleeps40Seconds) {
   expect_ended(run_fault("sleep:40", 20s), 5, {"rank 2 did not reach 'opening the checkpoint' within 20 s"},
                30, {"[rank 0] ", "[rank 1] ", "[rank 3] "});
   const Timed in_time = run_fault("sleep:40", 60s, 80s);
