@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "kerf/base/format.h"
-#include "kerf/base/machine.h"
 #include "kerf/base/function_ref.h"
+#include "kerf/base/machine.h"
 #include "kerf/comm/agree.h"
 #include "kerf/cuda/device.h"
 #include "kerf/decode/exact.h"
