@@ -126,7 +126,14 @@ void DeviceRank::load(std::size_t position, const StepInputs& inputs) {
   }
 }
 
-void DeviceRank::run_experts(std::size_t position, const StackStep& step, cuda::StreamHandle stream) const {
+bool DeviceRank::ends_tokens(std::size_t position, const StackStep& step) const {
+  const Layer& layer = *layers_[position].layer;
+  const Shape shape = shape_of(layer, step);
+  return device_experts(layer.experts(step.mode)).ends_tokens(shape.metadata, shape.tactic);
+}
+
+void DeviceRank::run_experts(std::size_t position, const StackStep& step, std::uint16_t* ended,
+                             cuda::StreamHandle stream) const {
   const DeviceLayer& l = layers_[position];
   const Layer& layer = *l.layer;
   const Shape shape = shape_of(layer, step);
@@ -166,12 +173,14 @@ void DeviceRank::run_experts(std::size_t position, const StackStep& step, cuda::
   out.counters = counters_.as<std::uint32_t>().first(counters);
   op::sm90::route(shape.metadata, in, out, stream);
 
-  const tail::DevicePart to = part(position, step);
+  op::sm90::DeviceRows to{.tokens = ended};
+  if (ended == nullptr) {
+    const tail::DevicePart rows = part(position, step);
+    if (rows.rows != nullptr) to.rows = pointer<std::uint16_t>(rows_);
+    if (rows.sums != nullptr) to.sums = pointer<float>(sums_);
+  }
   experts.run(tokens, shape.metadata, out.metadata, shape.tactic,
-              {scratch_.bytes(), out.counters, kept_.bytes()},
-              {to.rows != nullptr ? pointer<std::uint16_t>(rows_) : nullptr,
-               to.sums != nullptr ? pointer<float>(sums_) : nullptr},
-              stream);
+              {scratch_.bytes(), out.counters, kept_.bytes()}, to, stream);
 }
 
 routing::Metadata DeviceRank::metadata(const routing::MetadataShape& shape) const {

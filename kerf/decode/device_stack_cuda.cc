@@ -21,7 +21,9 @@ class Ensemble {
 
   // One layer's step, of every rank.
   void enqueue(std::size_t position, const StackStep& step, cuda::StreamHandle stream) const {
-    for (const DeviceRank* rank : ranks_) rank->run_experts(position, step, stream);
+    for (std::size_t r = 0; r < size(); ++r)
+      ranks_[r]->run_experts(position, step, ends(r, position, step) ? own_out(r, position) : nullptr,
+                             stream);
     const bool sliced = ranks_.front()->layer(position).layer->sliced_in(step.mode);
     if (step.tail == tail::Kind::exact)
       exact(position, step, sliced, stream);
@@ -37,6 +39,17 @@ class Ensemble {
   [[nodiscard]] std::size_t size() const { return ranks_.size(); }
   [[nodiscard]] Out out(std::size_t rank, std::size_t position) const {
     return ranks_[rank]->layer(position).out.as<std::uint16_t>().data();
+  }
+
+  // Where a rank's own routes of each token go: [T, H].
+  [[nodiscard]] Out own_out(std::size_t rank, std::size_t position) const {
+    return size() == 1 ? out(rank, position) : ranks_[rank]->partial();
+  }
+  // Whether a rank's own routes are all that ends its tokens, and its experts do it.
+  [[nodiscard]] bool ends(std::size_t rank, std::size_t position, const StackStep& step) const {
+    const Layer& layer = *ranks_[rank]->layer(position).layer;
+    return step.tail == tail::Kind::fast && !layer.sliced_in(step.mode) && !layer.norm &&
+           ranks_[rank]->ends_tokens(position, step);
   }
 
   // What every tail of a layer has, on the rank that ends it.
@@ -60,8 +73,9 @@ class Ensemble {
   // Every rank's own routes; then the sum over ranks, of which each adds up a part for all.
   void fast_whole(std::size_t position, const StackStep& step, cuda::StreamHandle stream) const {
     for (std::size_t r = 0; r < size(); ++r) {
+      if (ends(r, position, step)) continue;
       tail::DeviceTail t = common(r, position, step);
-      t.out[0] = size() == 1 ? out(r, position) : ranks_[r]->partial();
+      t.out[0] = own_out(r, position);
       tail::device_tail(t, stream);
     }
     if (size() == 1) return;

@@ -64,9 +64,13 @@ std::int64_t device_counter_words(Arithmetic arithmetic, const routing::Metadata
 std::int64_t device_kept_bytes(Arithmetic arithmetic, const layout::ExpertsShape& shape,
                                const routing::MetadataShape& step) {
   if (arithmetic != Arithmetic::w4a4) return 0;
-  // What launches know of one another, then the intermediate.
+  // What launches know of one another, sums of second sides, the intermediate, rows of tokens that are ended.
+  const std::int64_t row_blocks = sm90::w4a4::can_end(step.tokens, step.top_k, step.tile)
+                                      ? shape.hidden / sm90::w4a4::ended_block_values
+                                      : 0;
   return static_cast<std::int64_t>(sizeof(sm90::w4a4::Kept)) +
-         step.max_padded() * (shape.intermediate / 16) * sm90::w4a4::block_bytes;
+         std::int64_t{2} * sm90::w4a4::most_halves * sm90::w4a4::half_sums_bytes +
+         step.max_padded() * (shape.intermediate / 16 + row_blocks) * sm90::w4a4::block_bytes;
 }
 
 std::int64_t device_body_bytes(Arithmetic arithmetic, const layout::ExpertsShape& shape,

@@ -90,9 +90,12 @@ TEST(DevicePlan, OfOneTokenByHand) {
   const MemoryPlan plan = decode::memory_plan(r);
   const std::int64_t words = routing::metadata_words({1, 2, 8, 0, 8, 8});
   const std::int64_t layer =
-      4 + 2 * 256 + 4 * 8 + 4 * 8 + 2 * 4 + 2 * 4 + 2 * 256;      // gs, x, logits, bias, routes, out
+      4 + 2 * 256 + 4 * 8 + 4 * 8 + 2 * 4 + 2 * 4 + 2 * 256;  // gs, x, logits, bias, routes, out
+  // Sums of two blocks' halves, 512 for each GEMM and 128 threads; 16 rows of 64 blocks.
+  const std::int64_t ended = 2 * 512 * 128 * 16 + 16 * 64 * 16;
   const std::int64_t step = 4 * words + 128 + 16 + 2 * 4 + 2 * 4  // metadata, quantised row, routes
                             + 16 + 16 * 8 * 16  // what launches know; 16 rows of 8 blocks between the GEMMs
+                            + ended             // what becomes of rows that the op adds up itself
                             + 2 * 256 * 256     // rows: 128 KiB at least
                             + 2 * 256;          // partial
   EXPECT_EQ(plan.stack, 3 * layer + step);
@@ -104,7 +107,7 @@ TEST(DevicePlan, OfOneTokenByHand) {
   EXPECT_EQ(plan.host.load, 3 * scalars);
   EXPECT_EQ(plan.staging, 8 * 3 * 256 * 128 * 9 / 16 + scalars);
   EXPECT_EQ(plan.host.convert, plan.host.load + plan.staging);
-  EXPECT_EQ(plan.run, 128 + 16 + 4 * words + 16 + 16 * 8 * 16 + 2 * 256 * 256);
+  EXPECT_EQ(plan.run, 128 + 16 + 4 * words + 16 + 16 * 8 * 16 + ended + 2 * 256 * 256);
   EXPECT_EQ(plan.device.warm_up, weights + plan.run);
 }
 
@@ -126,7 +129,7 @@ TEST(DevicePlan, GrowsWithExactTailsOnSlices) {
   const MemoryPlan fast = decode::memory_plan(r);
   r.tail.kind = tail::Kind::exact;
   const MemoryPlan exact = decode::memory_plan(r);
-  EXPECT_GT(exact.stack, fast.stack + fast.stack / 2);  // f32 rows beside bf16 ones
+  EXPECT_GE(exact.stack, fast.stack + (256 << 10));  // f32 rows, 256 KiB at least, beside bf16 ones
 }
 
 TEST(Room, SaysTheSumTermByTermAndWhatThereIs) {

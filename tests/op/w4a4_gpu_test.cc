@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 
+#include "kerf/numeric/bf16.h"
 #include "kerf/op/sm90/bind.h"
 #include "kerf/op/sm90/tactics.h"
 #include "tests/support/carried_rows.h"
@@ -99,6 +100,7 @@ struct DeviceStep {
                                       experts.shape().hidden) *
                  sizeof(Value),
              0xFF),
+        ended(static_cast<std::size_t>(step.tokens * experts.shape().hidden), 0xFFFF),
         count(step.tokens),
         shape(routed.shape),
         tactic(at) {}
@@ -111,20 +113,27 @@ struct DeviceStep {
     to(a_sf, step.a_sf);
     to(map, routed.host.expanded_to_permuted);
     to(tokens, routed.host.permuted_to_token);
+    to(weights, routed.host.expert_weights);
     to(tile_expert, routed.host.tile_to_expert);
     to(tile_limit, routed.host.tile_to_limit);
     to(live, routed.host.live_tiles);
   }
 
   void enqueue(const Layer& layer, cuda::StreamHandle stream) const {
-    const DeviceExperts& experts = *layer.device;
-    ASSERT_LE(experts.kept_bytes(shape), layer.kept.span().size());
-    cuda::zero(counters.get(), counters.span().size_bytes(), stream);
     DeviceRows out;
     if constexpr (std::is_same_v<Value, float>)
       out.sums = reinterpret_cast<float*>(rows.get());
     else
       out.rows = reinterpret_cast<std::uint16_t*>(rows.get());
+    enqueue(layer, out, stream);
+  }
+  void enqueue_ended(const Layer& layer, cuda::StreamHandle stream) const {
+    enqueue(layer, {.tokens = ended.get()}, stream);
+  }
+  void enqueue(const Layer& layer, const DeviceRows& out, cuda::StreamHandle stream) const {
+    const DeviceExperts& experts = *layer.device;
+    ASSERT_LE(experts.kept_bytes(shape), layer.kept.span().size());
+    cuda::zero(counters.get(), counters.span().size_bytes(), stream);
     const routing::Metadata metadata{total.span(),       map.span(),        tokens.span(),
                                      weights.span(),     histogram.span(),  counts.span(),
                                      tile_expert.span(), tile_limit.span(), live.span()};
@@ -148,6 +157,7 @@ struct DeviceStep {
   OnDevice<std::uint8_t> scratch;
   OnDevice<std::uint32_t> counters;
   OnDevice<std::uint8_t> rows;
+  OnDevice<std::uint16_t> ended;  // [T, H]
   std::int64_t count;
   routing::MetadataShape shape;
   Tactic tactic;
@@ -167,6 +177,25 @@ std::vector<Value> wanted(const Layer& layer, const StepData& step) {
     for (std::int64_t h = 0; h < hidden; ++h)
       out.push_back(row < 0 ? Value{} : rows[static_cast<std::size_t>(row * hidden + h)]);
   }
+  return out;
+}
+
+// [T, H]: the CPU op's rows weighted and added in the routes' order.
+std::vector<std::uint16_t> wanted_ended(const Layer& layer, const StepData& step) {
+  const std::vector<std::uint16_t> rows = wanted<std::uint16_t>(layer, step);
+  const Routed routed(*layer.host, step, 8);
+  const std::int64_t hidden = layer.host->shape().hidden;
+  const std::int64_t top_k = routed.shape.top_k;
+  std::vector<std::uint16_t> out;
+  for (std::int64_t t = 0; t < step.tokens; ++t)
+    for (std::int64_t h = 0; h < hidden; ++h) {
+      float sum = 0.0F;
+      for (std::int64_t i = t * top_k; i < (t + 1) * top_k; ++i)
+        if (routed.host.expanded_to_permuted[static_cast<std::size_t>(i)] >= 0)
+          sum = std::fma(step.weights[static_cast<std::size_t>(i)],
+                         numeric::bf16_to_f32(rows[static_cast<std::size_t>(i * hidden + h)]), sum);
+      out.push_back(numeric::f32_to_bf16(sum));
+    }
   return out;
 }
 
@@ -226,10 +255,31 @@ void expect_same(const Layer& layer, const StepData& step, std::span<const Tacti
   }
 }
 
+// The tokens that the kernel ends itself: twice, since what the first run left must not serve the second.
+void expect_ended(const Layer& layer, const StepData& step, std::span<const Tactic> tactics,
+                  const std::string& what) {
+  const std::vector<std::uint16_t> want = wanted_ended(layer, step);
+  const cuda::Stream stream;
+  for (const Tactic tactic : tactics) {
+    const Routed routed(*layer.device, step, tactic.tile);
+    if (!layer.device->ends_tokens(routed.shape, tactic)) continue;
+    const DeviceStep<std::uint16_t> there(*layer.device, step, routed, tactic);
+    for (int run = 0; run < 2; ++run) {
+      const std::vector<std::uint16_t> poison(want.size(), 0xFFFF);
+      cuda::copy(there.ended.get(), poison.data(), poison.size() * 2);
+      there.enqueue_ended(layer, stream.handle());
+      stream.synchronize();
+      EXPECT_EQ(there.ended.host(), want)
+          << what << ", T " << step.tokens << ", config " << tactic.config << ", run " << run;
+    }
+  }
+}
+
 void expect_same(const Layer& layer, const StepData& step, std::span<const Tactic> tactics,
                  const std::string& what) {
   expect_same<std::uint16_t>(layer, step, tactics, what);
   expect_same<float>(layer, step, tactics, what + ", sums");
+  expect_ended(layer, step, tactics, what);
 }
 
 std::string name(const ExpertsShape& s) {
@@ -295,6 +345,28 @@ TEST_F(W4a4OnGpu, TakesAnyRouting) {
       if (i % 4 != 0) step.ids[i] = -1;
     expect_same(layer, step, tactic_table, "not routed");
   }
+}
+
+TEST_F(W4a4OnGpu, EndsTokensOfManyRoutes) {
+  const ExpertsShape shape{40, 256, 128};
+  std::uint64_t seed = 3400;
+  for (const std::int64_t top_k : {1, 8, 9, 30, 32}) {
+    const Layer layer(shape, shape.experts, 0, top_k, ++seed);
+    for (const std::int64_t tokens : {1, 2}) {
+      StepData step = test::random_step(tokens, top_k, shape.experts, shape.hidden, ++seed);
+      expect_ended(layer, step, tactic_table, std::to_string(top_k) + " routes");
+      for (std::size_t i = 0; i < step.ids.size(); i += 3) step.ids[i] = -1;
+      expect_ended(layer, step, tactic_table, std::to_string(top_k) + " routes, some of them nowhere");
+    }
+  }
+  // Not where a token's choices are more than a warp reads at once, nor at other tactics.
+  const Layer layer(shape, shape.experts, 0, 33, ++seed);
+  EXPECT_FALSE(layer.device->ends_tokens(layer.device->metadata_shape(1, 8), {8, 0}));
+  const Layer eight(shape, shape.experts, 0, 8, ++seed);
+  EXPECT_TRUE(eight.device->ends_tokens(eight.device->metadata_shape(1, 8), {8, 0}));
+  EXPECT_FALSE(eight.device->ends_tokens(eight.device->metadata_shape(1, 8), {8, 1}));
+  EXPECT_FALSE(eight.device->ends_tokens(eight.device->metadata_shape(1, 16), {16, 0}));
+  EXPECT_FALSE(eight.device->ends_tokens(eight.device->metadata_shape(3, 8), {8, 0}));
 }
 
 TEST_F(W4a4OnGpu, HasRowsThatACpuComputedElsewhere) {

@@ -39,8 +39,12 @@ class DeviceRank {
 
   void load(std::size_t position, const StepInputs& inputs);
 
-  // Enqueues a layer's routes, rows and experts.
-  void run_experts(std::size_t position, const StackStep& step, cuda::StreamHandle stream) const;
+  // Whether run_experts() can end a layer's tokens, with no tail behind it.
+  [[nodiscard]] bool ends_tokens(std::size_t position, const StackStep& step) const;
+  // Enqueues a layer's routes, rows and experts; the experts end the tokens where `ended` [T, H] bf16 is
+  // given.
+  void run_experts(std::size_t position, const StackStep& step, std::uint16_t* ended,
+                   cuda::StreamHandle stream) const;
 
   // What tails read of this rank, after that.
   [[nodiscard]] tail::DevicePart part(std::size_t position, const StackStep& step) const;

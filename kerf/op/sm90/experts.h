@@ -25,10 +25,14 @@ struct DeviceTokens {
   const std::int32_t* known_ids = nullptr;
 };
 
-// Where rows go, in device memory; one of the two: finished rows, or f32 sums before g2_alpha (W4A4 alone).
+// Where rows go, in device memory; one of the three: finished rows, or f32 sums before g2_alpha (W4A4 alone),
+// or no rows at all but the tokens, ended (where ends_tokens() says so): of each token the routes that are
+// here, weighted and added, k ascending from +0 (the bits of the tail of finished rows without a norm); zeros
+// where none is here.
 struct DeviceRows {
-  std::uint16_t* rows = nullptr;  // [gemm2_rows, H] bf16
-  float* sums = nullptr;          // [gemm2_rows, H] f32
+  std::uint16_t* rows = nullptr;    // [gemm2_rows, H] bf16
+  float* sums = nullptr;            // [gemm2_rows, H] f32
+  std::uint16_t* tokens = nullptr;  // [T, H] bf16, at a multiple of 16 bytes
 };
 
 // Device memory that a run works in.
@@ -54,6 +58,11 @@ class DeviceExperts : public internal::Bound {
   [[nodiscard]] virtual std::size_t counter_words(const routing::MetadataShape& shape) const = 0;
 
   [[nodiscard]] virtual std::size_t kept_bytes(const routing::MetadataShape& /*shape*/) const { return 0; }
+
+  // Whether a run on such a step can end tokens.
+  [[nodiscard]] virtual bool ends_tokens(const routing::MetadataShape& /*shape*/, Tactic /*tactic*/) const {
+    return false;
+  }
 
   // The weights that a run on these tokens reads first, for the kernel in front of it; without ids where that
   // gains nothing.

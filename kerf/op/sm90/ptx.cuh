@@ -138,6 +138,14 @@ __device__ inline int count_shared(int* at, int n) {
   return before;
 }
 
+// threadIdx.x, read here and now: what follows from it and is needed rarely takes no
+// registers meanwhile.
+__device__ inline int thread_now() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 // 16 bytes as a whole, past the caches of this multiprocessor.
 __device__ inline void store_whole(uint4* p, uint4 v) {
   asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z),

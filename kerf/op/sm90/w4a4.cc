@@ -28,10 +28,9 @@ class W4a4Experts final : public DeviceExperts {
         zeros_(std::vector<std::uint8_t>(w4a4::half_scale_bytes)),
         multiprocessors_(cuda::facts().multiprocessors) {
     const auto [n, hidden, inter] = w_.shape;
-    for (const w4a4::Cut cut : {w4a4::Cut::shared, w4a4::Cut::alone}) {
-      Gemm* const gemm = base_.gemm + (cut == w4a4::Cut::alone ? 2 : 0);
-      gemm[0] = w4a4::gemm_of(hidden, 2 * inter, cut);
-      gemm[1] = w4a4::gemm_of(inter, hidden, cut);
+    for (const w4a4::Cut cut : {w4a4::Cut::shared, w4a4::Cut::alone, w4a4::Cut::spread}) {
+      base_.gemm[w4a4::kind_of(cut, 0)] = w4a4::gemm_of(hidden, 2 * inter, cut);
+      base_.gemm[w4a4::kind_of(cut, 1)] = w4a4::gemm_of(inter, hidden, cut);
     }
     base_.codes[0] = byte_map(w_.w13, n * 2 * inter, hidden / 2, w4a4::unit_rows, w4a4::chunk_values / 2);
     base_.codes[1] = byte_map(w_.w2, n * hidden, inter / 2, w4a4::unit_rows, w4a4::chunk_values / 2);
@@ -61,7 +60,12 @@ class W4a4Experts final : public DeviceExperts {
     return 0;
   }
 
-  // What launches know of one another, then the intermediate.
+  [[nodiscard]] bool ends_tokens(const routing::MetadataShape& shape, Tactic tactic) const override {
+    return shape.max_tiles() > 0 && config_of(shape, tactic) == 0 &&
+           w4a4::can_end(shape.tokens, shape.top_k, shape.tile);
+  }
+
+  // As device_kept_bytes() says.
   [[nodiscard]] std::size_t kept_bytes(const routing::MetadataShape& shape) const override {
     return static_cast<std::size_t>(device_kept_bytes(Arithmetic::w4a4, w_.shape, shape));
   }
@@ -70,27 +74,52 @@ class W4a4Experts final : public DeviceExperts {
            Tactic tactic, const DeviceScratch& scratch, const DeviceRows& rows,
            cuda::StreamHandle stream) const override {
     if (shape.max_tiles() == 0) return;
-    const int config = tactic.config < 0 ? default_tactic(shape.tokens).config : tactic.config;
+    const int config = config_of(shape, tactic);
     Params p = base_;
     p.plan = plan_of(config);
     p.kept = reinterpret_cast<w4a4::Kept*>(scratch.kept.data());
-    p.h = reinterpret_cast<uint4*>(p.kept + 1);
+    p.halves = reinterpret_cast<uint4*>(p.kept + 1);
+    p.h = p.halves + 2 * w4a4::most_halves * w4a4::warpgroup_threads;
     p.a = tokens.a;
     p.a_sf = tokens.a_sf;
     p.rows = rows.rows;
     p.sums = rows.sums;
+    p.ended = {.y = rows.tokens,
+               .map = metadata.expanded_to_permuted.data(),
+               .weights = metadata.expert_weights.data(),
+               .blocks = p.h + shape.max_padded() * (w_.shape.intermediate / 16),
+               .tokens = static_cast<std::int32_t>(shape.tokens),
+               .top_k = static_cast<std::int32_t>(shape.top_k)};
     p.live_tiles = metadata.live_tiles.data();
     p.tile_to_expert = metadata.tile_to_expert.data();
     p.tile_to_limit = metadata.tile_to_limit.data();
     p.permuted_to_token = metadata.permuted_to_token.data();
     p.tile = static_cast<std::int32_t>(shape.tile);
     p.tiles = static_cast<std::int32_t>(shape.max_tiles());
-    const std::int64_t items = shape.max_tiles() * (p.gemm[0].groups + p.gemm[1].groups);
-    w4a4::launch(p, pairs_of(config), static_cast<int>(std::min<std::int64_t>(multiprocessors_, items)),
-                 stream);
+    const w4a4::Variant variant = config == 1                               ? w4a4::Variant::pairs_of_two
+                                  : shape.tokens <= w4a4::most_ended_tokens ? w4a4::Variant::few_tokens
+                                                                            : w4a4::Variant::pairs_of_one;
+    w4a4::launch(p, variant, blocks_of(shape, variant), stream);
   }
 
  private:
+  [[nodiscard]] int config_of(const routing::MetadataShape& shape, Tactic tactic) const {
+    return tactic.config < 0 ? default_tactic(shape.tokens).config : tactic.config;
+  }
+  // No more than there can be items; of work that is spread no more than have a part of GEMM1, so that none
+  // has two of GEMM2.
+  [[nodiscard]] int blocks_of(const routing::MetadataShape& shape, w4a4::Variant variant) const {
+    const auto tiles = static_cast<int>(shape.max_tiles());
+    const auto items = [&](w4a4::Cut cut, int stage) {
+      const Gemm& g = base_.gemm[w4a4::kind_of(cut, stage)];
+      return std::int64_t{tiles} * g.groups * g.sides;
+    };
+    if (variant == w4a4::Variant::few_tokens &&
+        w4a4::spreads(base_.gemm, tiles, multiprocessors_, static_cast<int>(shape.tile)))
+      return static_cast<int>(items(w4a4::Cut::spread, 0));
+    return static_cast<int>(
+        std::min<std::int64_t>(multiprocessors_, items(w4a4::Cut::shared, 0) + items(w4a4::Cut::shared, 1)));
+  }
   [[nodiscard]] w4a4::SharedPlan plan_of(int config) const {
     int levels = 0;
     for (const Gemm& g : base_.gemm) levels = std::max(levels, w4a4::stack_levels(g));

@@ -2,17 +2,20 @@
 // it makes the operand of the segment behind, also across records, if the rows for it are there.
 #pragma once
 
+#include "kerf/op/sm90/w4a4_end.cuh"
 #include "kerf/op/sm90/w4a4_finish.cuh"
 #include "kerf/op/sm90/w4a4_math.cuh"
 
 namespace kerf::op::sm90::w4a4 {
 
-template <int pairs>
+template <int pairs, bool few>
 class Consumer {
  public:
   __device__ explicit Consumer(const Params& p) : p_(p), ring_(p) {}
 
   __device__ void run() {
+    if constexpr (few)
+      if (p_.ended.y != nullptr && threadIdx.x < 32) end_absent_tokens(p_);
     for (;; reader_.pass()) {
       const Record& r = reader_.current();
       if (!r.any()) return;
@@ -31,7 +34,7 @@ class Consumer {
   template <int used>
   __device__ void work(const Record& r) {
     const Gemm& g = p_.gemm[r.kind];
-    const Share share(g, r, warpgroup());
+    const Share<few> share(g, r, warpgroup());
     if (!share.any()) return;
     float v[2 * used];
     const int n = share.end - share.begin;
@@ -42,22 +45,26 @@ class Consumer {
         build();
       }
       named_barrier(warpgroup(), warpgroup_threads);  // the operand is there, the other buffer is free
-      Chains<used, pairs == 1 ? 2 : 1> chains;
+      Chains<used, pairs == 1 ? 2 : 1, few ? 1 : segment_chunks> chains;
       chains.multiply(g.chunks(share.begin + i), ring_,
                       operand_descriptor(Shared<pairs>::operand(warpgroup(), segment_)),
                       Shared<pairs>::scales(warpgroup(), segment_));
       ++segment_;
-      built_ = barrier_test(rows_full(), rows_parity()) && (r.stage() != 0 || !rows_of_intermediate());
-      if (built_) build();
+      if constexpr (!few) {
+        built_ = barrier_test(rows_full(), rows_parity()) && (r.stage() != 0 || !rows_of_intermediate());
+        if (built_) build();
+      }
       chains.sum(v);
       SegmentSums<used>::add(Shared<pairs>::stack(p_), v, static_cast<unsigned>(i), i + 1 == n);
     }
-    if (!join<used>(g, v)) return;
+    if (!join<used>(g, few ? g.side_parts_in_use(r.side) : g.parts_in_use, v)) return;
+    if constexpr (few)
+      if (g.sides == 2 && !meet<used>(g, r, v)) return;
     reader_.wait_for_details();
-    if (r.stage() == 0)
-      finish_intermediate<used>(p_, r, unit_of(g, r), v);
-    else
-      finish_rows<used>(p_, r, unit_of(g, r), v);
+    if (r.stage() == 0) return finish_intermediate<used>(p_, r, unit_of(g, r), v);
+    if constexpr (few)
+      if (p_.ended.y != nullptr) return end_tokens<used>(p_, r, unit_of(g, r), v);
+    finish_rows<used>(p_, r, unit_of(g, r), v);
   }
 
   // Share's, once more: registers are short.
@@ -90,34 +97,63 @@ class Consumer {
   // Where warpgroups share a unit: leaves this part's sums for the others or, as the last to come, adds all
   // up. True where v has the unit's sums then. Each warp for its own rows.
   template <int used>
-  __device__ bool join(const Gemm& g, float (&v)[2 * used]) {
+  __device__ bool join(const Gemm& g, int parts_in_use, float (&v)[2 * used]) {
     constexpr int values = 2 * used;
-    if (g.parts_in_use == 1) return true;
+    if (parts_in_use == 1) return true;
     const unsigned n = reader_.passed();
     reader_.wait_for_partials(SharedPlaces<pairs>::partial_slots);
-    const int thread = static_cast<int>(threadIdx.x) % warpgroup_threads;
-    float* const mine = Shared<pairs>::partials(n, warpgroup()) + thread;
+    const int here = few ? thread_now() : static_cast<int>(threadIdx.x);
+    const int thread = here % warpgroup_threads;
+    float* const mine = Shared<pairs>::partials(n, here / warpgroup_threads) + thread;
 #pragma unroll
     for (int j = 0; j < values; ++j) mine[j * warpgroup_threads] = v[j];
     __syncwarp();
-    const int unit = g.unit_of(warpgroup());
+    const int unit = g.unit_of(here / warpgroup_threads);
     int before = 0;
-    if (threadIdx.x % 32 == 0) {
+    if (thread % 32 == 0) {
       int* const arrived = Shared<pairs>::arrived(n, unit) + thread / 32;
       before = count_shared(arrived, 1);
-      if (before == g.parts_in_use - 1) *arrived = 0;
+      if (before == parts_in_use - 1) *arrived = 0;
     }
     before = __shfl_sync(~0U, before, 0);
-    if (before != g.parts_in_use - 1) return false;
+    if (before != parts_in_use - 1) return false;
     const float* const all = Shared<pairs>::partials(n, unit * g.parts) + thread;
 #pragma unroll
     for (int j = 0; j < values; ++j) {
       const auto part = [&](int i) { return all[(i * 2 * pairs + j) * warpgroup_threads]; };
       v[j] = __fadd_rn(part(0), part(1));
-      if (g.parts_in_use == 3) v[j] = __fadd_rn(v[j], part(2));
-      if (g.parts_in_use == 4) v[j] = __fadd_rn(v[j], __fadd_rn(part(2), part(3)));
+      if (parts_in_use == 3) v[j] = __fadd_rn(v[j], part(2));
+      if (parts_in_use == 4) v[j] = __fadd_rn(v[j], __fadd_rn(part(2), part(3)));
     }
     return true;
+  }
+
+  // Where two blocks share a unit: leaves the second side's sums in memory or, on the first side, adds them.
+  // True where v has the unit's sums then. Blocks bear the tag, as the intermediate's do.
+  template <int used>
+  __device__ bool meet(const Gemm& g, const Record& r, float (&v)[2 * used]) {
+    const Tag tag = *SharedHead::tag();
+    const unsigned mark = tag.high << 8;
+    uint4* at = p_.halves +
+                (r.stage() * most_halves + r.first_row / 2 * g.units + unit_of(g, r)) * warpgroup_threads +
+                thread_now() % warpgroup_threads;
+#pragma unroll
+    for (int q = 0; q < used; ++q) {
+      float& low = v[q];
+      float& high = v[used + q];
+      if (r.side == 1) {
+        store_whole(at, make_uint4(__float_as_uint(low), __float_as_uint(high), mark, tag.low));
+      } else {
+        uint4 there;
+        do there = load_whole(at);
+        while (there.z != mark || there.w != tag.low);
+        low = __fadd_rn(low, __uint_as_float(there.x));
+        high = __fadd_rn(high, __uint_as_float(there.y));
+      }
+      at += g.units * warpgroup_threads;
+    }
+    __syncwarp();
+    return r.side == 0;
   }
 
   __device__ static int warpgroup() { return static_cast<int>(threadIdx.x) / warpgroup_threads; }

@@ -9,34 +9,45 @@
 
 namespace kerf::op::sm90::w4a4 {
 
-// By one thread.
-__device__ inline void init_barriers(int stages) {
-  for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup)
-    for (int i = 0; i < stages; ++i) {
-      barrier_init(SharedHead::ring_full(warpgroup) + i, 1);
-      barrier_init(SharedHead::ring_empty(warpgroup) + i, warpgroup_threads / 32);
-    }
-  for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup)
-    for (int i = 0; i < most_row_slots; ++i) {
-      barrier_init(SharedHead::rows_full(warpgroup) + i, row_arrivals);
-      barrier_init(SharedHead::rows_empty(warpgroup) + i, warpgroup_threads / 32);
-    }
-  for (unsigned n = 0; n < record_slots; ++n) {
-    barrier_init(SharedHead::record_full(n), 1);
-    barrier_init(SharedHead::record_details(n), 32);
-    barrier_init(SharedHead::record_empty(n), record_readers);
+// By one warp.
+__device__ inline void init_barriers() {
+  constexpr int ring = 2 * warpgroups * most_stages;
+  constexpr int all = ring + 3 * record_slots + 2 * warpgroups * most_row_slots;
+  const std::uint64_t* const records = SharedHead::record_full(0);
+  const std::uint64_t* const rows = SharedHead::rows_full(0);
+  const std::uint64_t* const rows_empty = SharedHead::rows_empty(0);
+  const std::uint64_t* const details = SharedHead::record_details(0);
+#pragma unroll 1
+  for (std::uint64_t* at = SharedHead::barriers() + threadIdx.x % 32; at < SharedHead::barriers() + all;
+       at += 32) {
+    unsigned arrivals = 32;  // details
+    if (at < SharedHead::ring_full(warpgroups))
+      arrivals = 1;
+    else if (at < records)
+      arrivals = warpgroup_threads / 32;
+    else if (at < records + record_slots)
+      arrivals = 1;
+    else if (at < rows)
+      arrivals = record_readers;
+    else if (at < rows_empty)
+      arrivals = row_arrivals;
+    else if (at < details)
+      arrivals = warpgroup_threads / 32;
+    barrier_init(at, arrivals);
   }
   barrier_init_fence();
   proxy_fence();
 }
 
-// pairs: of tokens in a pass, 1 or 2.
-template <int pairs>
+// pairs: of tokens in a pass, 1 or 2. few: for steps of few tokens, whose work may be spread and whose tokens
+// may be ended; in less code, since each launch fetches all of it anew, which such a step is not long enough
+// to hide.
+template <int pairs, bool few>
 __global__ void __launch_bounds__(threads, 1) kernel(const __grid_constant__ Params p) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp == consumers / 32) {
+    init_barriers();
     if (threadIdx.x % 32 == 0) {
-      init_barriers(p.plan.stages);
       tensor_prefetch(&p.codes[0]);
       tensor_prefetch(&p.codes[1]);
     }
@@ -53,10 +64,10 @@ __global__ void __launch_bounds__(threads, 1) kernel(const __grid_constant__ Par
   // What 640 threads have, 96 registers each, goes where it is needed.
   if (warp >= consumers / 32) {
     registers_down<64>();
-    produce<pairs>(p, warp - consumers / 32);
+    produce<pairs, few>(p, warp - consumers / 32);
   } else {
     registers_up<104>();
-    Consumer<pairs>(p).run();
+    Consumer<pairs, few>(p).run();
   }
 }
 

@@ -84,8 +84,8 @@ struct Products {
 // The eight chains of 32 rows of a warp, for 2 * pairs tokens: lane 4g + t has chains 2t and 2t + 1 (second
 // index) of rows g and g + 8 (0-15 of the rows for first index 0, 16-31 for 1), by pair: row g's two tokens,
 // then row g + 8's.
-// blocks: of codes that are loaded at a time.
-template <int pairs, int blocks>
+// blocks: of codes that are loaded at a time. straight: chunks in straight code, where registers allow it.
+template <int pairs, int blocks, int straight>
 struct Chains {
   float c[2][2][4 * pairs];
 
@@ -132,7 +132,7 @@ struct Chains {
   static constexpr std::uint32_t chunk_step = operand_bytes * pairs / segment_chunks / 16;
   // Registers decide: pieces under way besides the one that is waited for, and chunks in straight code.
   static constexpr int ahead = pairs == 1 ? 1 : 0;
-  static constexpr int together = pairs == 1 ? segment_chunks : 1;
+  static constexpr int together = pairs == 1 ? straight : 1;
 
   // Adds `chunks` chunks. While a piece's products are added, those of the next are under way. Straight code:
   // over a loop's end the assembler would not let them be.

@@ -17,8 +17,18 @@ struct Tag {
   std::uint32_t low;
 };
 
+// Tokens that the kernel ends itself, where y is not null (DeviceRows::tokens).
+struct Ended {
+  std::uint16_t* y;         // [T, H] bf16
+  const std::int32_t* map;  // [T, K] rows, -1: not here
+  const float* weights;     // [T, K]
+  // [padded rows, H/4] what rows are made of until then: four bf16 values in x and y, the tag in z and w.
+  uint4* blocks;
+  std::int32_t tokens;
+  std::int32_t top_k;  // at most most_ended_top_k
+};
+
 // [2]: for GEMM1 and GEMM2. All pointers are to device memory.
-// [4]: GEMM1 and GEMM2 in shared units, then in units alone: a record's kind.
 struct Params {
   CUtensorMap codes[2];           // [n * rows, K/2] bytes, boxes of a chunk
   const std::uint8_t* scales[2];  // [n, rows, K/16] 128x4
@@ -30,16 +40,18 @@ struct Params {
   // tag has the rest, and nobody waits for a fence.
   uint4* h;
   std::uint16_t* rows;                     // [padded rows, H] bf16; or
-  float* sums;                             // [padded rows, H] f32
+  float* sums;                             // [padded rows, H] f32; or
+  Ended ended;                             // no rows
   const internal::ExpertScalars* scalars;  // [n]
   const std::uint8_t* zeros;               // half_scale_bytes of them
   const std::int32_t* live_tiles;          // routing::Metadata's
   const std::int32_t* tile_to_expert;
   const std::int32_t* tile_to_limit;
   const std::int32_t* permuted_to_token;
-  std::int32_t tile;   // rows of a tile
-  std::int32_t tiles;  // at most, as long as the metadata's lists of them are
-  Gemm gemm[4];
+  std::int32_t tile;    // rows of a tile
+  std::int32_t tiles;   // at most, as long as the metadata's lists of them are
+  uint4* halves;        // [2][most_halves][128] what first sides wait for: two sums, the tag
+  Gemm gemm[2 * cuts];  // by kind_of()
   SharedPlan plan;
 };
 

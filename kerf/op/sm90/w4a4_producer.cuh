@@ -8,7 +8,7 @@
 namespace kerf::op::sm90::w4a4 {
 
 // By a whole warp; the first warp also schedules.
-template <int pairs>
+template <int pairs, bool few>
 __device__ void produce(const Params& p, int warpgroup) {
   const int stages = p.plan.stages;
   std::byte* const ring = Shared<pairs>::ring(p, warpgroup);
@@ -18,24 +18,27 @@ __device__ void produce(const Params& p, int warpgroup) {
 
   // A block asks for more work as late as its ring allows, so that at the start, and where there is little,
   // no block has two items while another has none.
-  int until_ahead = stages;
+  int until_ahead = few ? 4 * stages : stages;
   constexpr int published = 3;
-  Scheduler<pairs> scheduler(p);
+  Scheduler<pairs, few> scheduler(p);
   if (warpgroup == 0) scheduler.begin();
 
   RecordReader reader;
-  RowFeed<pairs> rows(p, warpgroup);
+  RowFeed<pairs, few> rows(p, warpgroup);
   int slot = 0;
   unsigned parity = 1;
   for (;; reader.pass()) {
     const unsigned n = reader.passed();
-    // The rows keep up with the records, so that there is always room for another.
-    while (rows.passed() + 1 < n) rows.advance(n);
+    // With little work the next record need not be there before this one's weights have been asked for.
+    if (few && warpgroup == 0) scheduler.publish();
     const Record& r = reader.current();
+    // The rows keep up with the records, so that there is always room for another.
+    const unsigned behind = r.any() ? 1 : 0;
+    while (rows.passed() + behind < n) rows.advance(n);
     if (!r.any()) break;
     const int stage = r.stage();
     const Gemm& g = p.gemm[r.kind];
-    const Share share(g, r, warpgroup);
+    const Share<few> share(g, r, warpgroup);
     const int row = r.expert * g.rows + share.unit * unit_rows;
     const std::uint8_t* scales = p.scales[stage] +
                                  static_cast<std::int64_t>(row / unit_rows) * (g.k / 64) * half_scale_bytes +
@@ -44,11 +47,17 @@ __device__ void produce(const Params& p, int warpgroup) {
     int steps = warpgroup != 0 ? published : 0;  // towards the next record, one a chunk
     int k = share.begin * segment_values;
     const int k_end = share.any() ? min(g.k, share.end * segment_values) : k;
-    rows.advance(n + 1);
+    if constexpr (!few) rows.advance(n + 1);
     for (; k < k_end; k += chunk_values) {
-      while (!barrier_test(empty + slot, parity)) {
-        rows.advance(n + 1);
-        if (rows.passed() == n + 1) barrier_wait(empty + slot, parity);
+      if constexpr (few) {
+        do rows.advance(n + 1);
+        while (rows.passed() != n + 1 && !barrier_test(empty + slot, parity));
+        barrier_wait(empty + slot, parity);
+      } else {
+        while (!barrier_test(empty + slot, parity)) {
+          rows.advance(n + 1);
+          if (rows.passed() == n + 1) barrier_wait(empty + slot, parity);
+        }
       }
       if (leader) {
         std::byte* const to = ring + slot * chunk_bytes;
@@ -68,13 +77,16 @@ __device__ void produce(const Params& p, int warpgroup) {
       if (until_ahead > 0) --until_ahead;
       if (until_ahead > 0 || steps == published) continue;
       if (steps == 0) scheduler.ask();
-      if (++steps == published) scheduler.publish();
+      ++steps;
+      if constexpr (few)
+        steps = published;
+      else if (steps == published)
+        scheduler.publish();
     }
     if (steps == published) continue;
     if (steps == 0) scheduler.ask();
-    scheduler.publish();
+    if constexpr (!few) scheduler.publish();
   }
-  while (rows.passed() != reader.passed()) rows.advance(reader.passed());
 }
 
 }  // namespace kerf::op::sm90::w4a4

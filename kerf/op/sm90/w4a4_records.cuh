@@ -20,6 +20,7 @@ struct Record {
   int count;      // of rows: 1 to 2 * pairs
   int expert;
   int first_unit;  // of the item
+  int side;        // of the item
   // Details, which come later.
   int tokens[4];
   internal::ExpertScalars scalars;
@@ -33,12 +34,12 @@ inline constexpr int scalar_words = sizeof(internal::ExpertScalars) / 4;
 // Arrivals that empty a record's slot: each consumer's warp, and each producer's for weights and for rows.
 inline constexpr int record_readers = consumers / 32 + 2 * warpgroups;
 
-template <int pairs>
+template <int pairs, bool few>
 class Scheduler {
  public:
   __device__ explicit Scheduler(const Params& p) : p_(p) {}
 
-  // All by a whole warp. The first record, and what the first items will need.
+  // All by a whole warp. What the first items will need and, except for few tokens, the first record.
   __device__ void begin() {
     ask();
     const int lane = static_cast<int>(threadIdx.x % 32);
@@ -50,8 +51,14 @@ class Scheduler {
       const std::uint64_t launch = __ldcg(&p_.kept->launches) + 1;
       *SharedHead::tag() = {static_cast<std::uint32_t>(launch >> 32), static_cast<std::uint32_t>(launch)};
     }
+    if (few && p_.ended.y != nullptr && lane < p_.ended.top_k)
+      for (int t = 0; t < p_.ended.tokens; ++t) {  // there when a record's details are
+        const int from = t * p_.ended.top_k + lane;
+        copy_4(SharedHead::route_rows(t) + lane, p_.ended.map + from, true);
+        copy_4(SharedHead::route_weights(t) + lane, p_.ended.weights + from, true);
+      }
     __syncwarp();
-    publish();
+    if (!few) publish();
   }
 
   // Asks for what publish() needs to know.
@@ -73,6 +80,7 @@ class Scheduler {
       r.count = count;
       r.expert = expert_;
       r.first_unit = first_unit_;
+      r.side = side_;
       barrier_arrive(SharedHead::record_full(written_));
     }
     if (kind_ >= 0) {
@@ -99,11 +107,15 @@ class Scheduler {
   // The item that was asked for. Every live tile has rows.
   __device__ void draw() {
     const int n = static_cast<int>(__shfl_sync(~0U, drawn_, 0));
-    const Item item = item_of(p_.gemm, *SharedHead::live_tiles(), static_cast<int>(gridDim.x), n);
+    const int live = *SharedHead::live_tiles();
+    const int blocks = static_cast<int>(gridDim.x);
+    const bool spread = few && spreads(p_.gemm, live, blocks, p_.tile);
+    const Item item = item_of(p_.gemm, live, blocks, spread, n);
     kind_ = item.kind;
     if (kind_ < 0) return end();
     tile_ = item.tile;
     first_unit_ = item.first_unit;
+    side_ = item.side;
     if (tile_ < first_tiles) {
       const int2 tile = SharedHead::first_tiles()[tile_];
       expert_ = tile.x;
@@ -122,6 +134,7 @@ class Scheduler {
   int tile_ = 0;
   int expert_ = 0;
   int first_unit_ = 0;
+  int side_ = 0;
   int row_ = 0;  // of the next pass
   int limit_ = 0;
 };
@@ -165,16 +178,19 @@ class RecordReader {
 };
 
 // A warpgroup's share of a record: segments [begin, end) of a unit; none where there is no such part or unit.
+// few: units may be spread.
+template <bool few>
 struct Share {
   int unit = 0;
   int begin = 0;
   int end = 0;
 
   __device__ Share(const Gemm& g, const Record& r, int warpgroup) {
-    const int part = warpgroup & (g.parts - 1);
-    unit = r.first_unit + g.unit_of(warpgroup);
+    const int part = (warpgroup & (g.parts - 1)) + (few ? r.side * g.parts : 0);
+    const int of_block = g.unit_of(warpgroup);
+    unit = r.first_unit + of_block;
     begin = g.part_begin(part);
-    end = unit < g.units ? g.part_end(part) : begin;
+    end = (!few || of_block < g.block_units) && unit < g.units ? g.part_end(part) : begin;
   }
   [[nodiscard]] __device__ bool any() const { return begin < end; }
 };

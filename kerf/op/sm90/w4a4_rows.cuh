@@ -11,7 +11,7 @@ namespace kerf::op::sm90::w4a4 {
 inline constexpr int row_arrivals = 33;
 
 // Used by a whole warp, which also fetches weights: nothing here waits.
-template <int pairs>
+template <int pairs, bool few>
 class RowFeed {
  public:
   static constexpr unsigned slots = SharedPlaces<pairs>::row_slots;
@@ -26,7 +26,7 @@ class RowFeed {
   __device__ void advance(unsigned limit) {
     while (passed() != limit) {
       const Record& r = reader_.peek();
-      const Share share(p_.gemm[r.kind], r, warpgroup_);
+      const Share<few> share(p_.gemm[r.kind], r, warpgroup_);
       if (share.begin + segment_ >= share.end) {
         reader_.pass();
         segment_ = 0;

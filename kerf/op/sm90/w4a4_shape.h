@@ -4,7 +4,8 @@
 // A unit is 128 rows of weights (a scale tile of the converted layout) over all of K. K is taken in segments
 // of 512 values, each in chunks of 128; a chunk of a unit is what one bulk copy fetches. Four warpgroups of a
 // block work on one record at a time (w4a4_records.cuh): on the parts of one unit, whole subtrees of the sum
-// over segments, or each on a unit of its own where K has too few segments to share, or shares badly.
+// over segments, or each on a unit of its own where K has too few segments to share, or shares badly. Where
+// there is next to no work two blocks share a unit, each one side of the sum.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +34,17 @@ inline constexpr int operand_bytes = 4096;  // of a segment and a pair of tokens
 inline constexpr int row_code_bytes = segment_values / 2;  // of a segment and a token
 inline constexpr int row_bytes = row_code_bytes + segment_values / 16;
 inline constexpr int block_bytes = 16;  // of the intermediate, in memory
+// Steps whose tokens the kernel may end itself: of such tiles; with so few tokens that nobody who waits for
+// the rest of a token's rows has other work to do meanwhile; and with choices that a warp holds at once.
+inline constexpr int ended_tile = 8;
+inline constexpr int most_ended_tokens = 2;
+inline constexpr int most_ended_top_k = 32;
+inline constexpr int ended_block_values = 4;  // of a row, in 16 bytes
 inline constexpr int most_row_bytes = segment_values / 16 * block_bytes;
+
+constexpr bool can_end(std::int64_t tokens, std::int64_t top_k, std::int64_t tile) {
+  return tile == ended_tile && tokens <= most_ended_tokens && top_k <= most_ended_top_k;
+}
 
 // What launches leave to one another, in memory that was zero once.
 struct Kept {
@@ -48,14 +59,20 @@ struct Gemm {
   int rows;           // of an expert's matrix
   int segments;       // of K, the last may be shorter
   int units;          // of an expert's matrix
-  int parts;          // warpgroups that share a unit: 1, 2 or 4
+  int parts;          // warpgroups of a block that share a unit: 1, 2 or 4
+  int sides;          // blocks that share a unit: 1, or 2, whose parts follow on one another
   int part_segments;  // of a part: a power of two where there are several, so that each is a node of the tree
-  int parts_in_use;   // those of the parts that have segments
-  int groups;         // of units that a block works on together
+  int parts_in_use;   // those of the parts of all sides that have segments
+  int block_units;    // that a block works on together
+  int groups;         // of such units
 
   // Which of the units that a block works on together is a warpgroup's: warpgroup / parts, without a
   // division.
   [[nodiscard]] constexpr int unit_of(int warpgroup) const { return warpgroup >> (parts >> 1); }
+  [[nodiscard]] constexpr int side_parts_in_use(int side) const {
+    const int left = parts_in_use - side * parts;
+    return left < parts ? left : parts;
+  }
   [[nodiscard]] constexpr int part_begin(int part) const { return part * part_segments; }
   [[nodiscard]] constexpr int part_end(int part) const {
     return std::min(segments, (part + 1) * part_segments);
@@ -71,8 +88,10 @@ constexpr int divided_up(int n, int by) { return (n + by - 1) / by; }
 
 // Shared units keep all warpgroups of a block busy with one unit, which is over soon: for little work, and
 // for its end. Units that each warpgroup has alone cost less, since nobody waits and a warpgroup finishes
-// rarely.
-enum class Cut : std::uint8_t { shared, alone };
+// rarely. Spread units are half as much for a block as shared ones, for work of which not every
+// multiprocessor would have a part.
+enum class Cut : std::uint8_t { shared, alone, spread };
+inline constexpr int cuts = 3;
 
 constexpr Gemm gemm_of(std::int64_t k, std::int64_t rows, Cut cut) {
   Gemm g{};
@@ -86,22 +105,52 @@ constexpr Gemm gemm_of(std::int64_t k, std::int64_t rows, Cut cut) {
     return static_cast<int>(std::bit_ceil(static_cast<unsigned>(divided_up(g.segments, parts))));
   };
   g.parts = g.segments > 32 ? warpgroups : 1;
-  if (cut == Cut::shared)
+  if (cut != Cut::alone)
     for (const int parts : {2, 4})
       if (4 * g.segments >= 3 * parts * segments_of(parts)) g.parts = parts;
   g.part_segments = g.parts == 1 ? g.segments : segments_of(g.parts);
+  g.sides = 1;
+  g.block_units = warpgroups / g.parts;
+  if (cut == Cut::spread) {
+    const int segments = segments_of(2 * warpgroups);
+    if (g.block_units > 1) {
+      g.block_units /= 2;
+    } else if (divided_up(g.segments, segments) > warpgroups) {
+      g.sides = 2;
+      g.part_segments = segments;
+    }
+  }
   g.parts_in_use = divided_up(g.segments, g.part_segments);
-  g.groups = divided_up(g.units, warpgroups / g.parts);
+  g.groups = divided_up(g.units, g.block_units);
   return g;
 }
 
-// An item of the work's queue: a group of units of a tile, cut as Params::gemm[kind] says; kind -1: there is
-// no such item. Kinds are GEMM1 and GEMM2 in shared units, then in units alone.
+// Sums of a unit's second side, a pair of tokens' each, on their way to the first: what a step may have of
+// them at most.
+inline constexpr int most_halves = 512;
+inline constexpr int half_sums_bytes = warpgroup_threads * 16;
+
+// An item of the work's queue: a group of units of a tile, cut as Params::gemm[kind] says, or one side of
+// them; kind -1: there is no such item. Kinds are GEMM1 and GEMM2 of each cut.
 struct Item {
   int kind = -1;
   int tile = 0;
   int first_unit = 0;
+  int side = 0;
 };
+
+// The two GEMMs of each cut: Params::gemm, by kind.
+constexpr int kind_of(Cut cut, int stage) { return 2 * static_cast<int>(cut) + stage; }
+
+// Whether the work is so little that it is worth spreading, by passes of two tokens. tile: rows of one.
+constexpr bool spreads(const Gemm* gemm, int live_tiles, int blocks, int tile) {
+  for (int stage = 0; stage < 2; ++stage) {
+    const Gemm& g = gemm[kind_of(Cut::spread, stage)];
+    if (stage == 0 && live_tiles * g.groups * g.sides > blocks) return false;
+    if (g.sides == 2 && live_tiles * (tile / 2) * g.units > most_halves) return false;
+  }
+  return true;
+}
 
 // Of GEMM `stage`'s tiles, those whose units warpgroups have alone: none where blocks would be left idle,
 // else all but those at the very end of the work.
@@ -113,18 +162,23 @@ constexpr int tiles_alone(const Gemm* gemm, int stage, int live_tiles, int block
   return live_tiles > end ? live_tiles - end : 0;
 }
 
-// Item number n: first all of GEMM1's, then all of GEMM2's.
-constexpr Item item_of(const Gemm* gemm, int live_tiles, int blocks, int n) {
+// Item number n: first all of GEMM1's, then all of GEMM2's, each by rows. A second side comes before its
+// first, which waits for it.
+constexpr Item item_of(const Gemm* gemm, int live_tiles, int blocks, bool spread, int n) {
   for (int stage = 0; stage < 2; ++stage) {
-    const int alone = tiles_alone(gemm, stage, live_tiles, blocks);
-    for (const bool shared : {false, true}) {
-      const int kind = shared ? stage : stage + 2;
-      const int first = shared ? alone : 0;
+    const int alone = spread ? 0 : tiles_alone(gemm, stage, live_tiles, blocks);
+    for (const bool rest : {false, true}) {
+      const Cut cut = !rest ? Cut::alone : spread ? Cut::spread : Cut::shared;
+      const int kind = kind_of(cut, stage);
+      const int first = rest ? alone : 0;
       const Gemm& g = gemm[kind];
-      const int items = ((shared ? live_tiles : alone) - first) * g.groups;
+      const int tile_items = g.groups * g.sides;
+      const int items = ((rest ? live_tiles : alone) - first) * tile_items;
       if (n < items) {
-        const int tile = n / g.groups;
-        return {kind, first + tile, (n - tile * g.groups) * g.unit_of(warpgroups)};
+        const int of = n / tile_items;
+        const int in_tile = n - of * tile_items;
+        const int group = g.sides == 2 ? in_tile / 2 : in_tile;
+        return {kind, first + of, group * g.block_units, g.sides == 2 ? 1 - in_tile % 2 : 0};
       }
       n -= items;
     }
@@ -159,8 +213,10 @@ struct SharedPlaces {
   static constexpr int arrived = records + record_slots * record_words * 4;
   // [first_tiles] expert, limit; then live_tiles, the tag
   static constexpr int tiles = arrived + most_partial_slots * warpgroups * 4 * 4;
+  // [most_ended_tokens][most_ended_top_k]: rows, then weights
+  static constexpr int routes = tiles + first_tiles * 8 + 16;
   // [warpgroups][2][operand_bytes * pairs]: the B operands of two segments
-  static constexpr int operand = (tiles + first_tiles * 8 + 16 + 127) / 128 * 128;
+  static constexpr int operand = (routes + most_ended_tokens * most_ended_top_k * 8 + 127) / 128 * 128;
   // [warpgroups][2][2 * pairs][32] f32: the tokens' scales in them
   static constexpr int scales = operand + warpgroups * 2 * operand_bytes * pairs;
   // [partial_slots][warpgroups][2 * pairs][128] f32: sums of parts

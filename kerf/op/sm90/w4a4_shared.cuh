@@ -49,6 +49,12 @@ struct SharedHead {
   __device__ static int2* first_tiles() { return reinterpret_cast<int2*>(shared_at(Places::tiles)); }
   __device__ static Tag* tag() { return reinterpret_cast<Tag*>(first_tiles() + w4a4::first_tiles); }
   __device__ static int* live_tiles() { return reinterpret_cast<int*>(tag() + 1); }
+  __device__ static std::int32_t* route_rows(int token) {
+    return reinterpret_cast<std::int32_t*>(shared_at(Places::routes)) + token * most_ended_top_k;
+  }
+  __device__ static float* route_weights(int token) {
+    return reinterpret_cast<float*>(route_rows(most_ended_tokens)) + token * most_ended_top_k;
+  }
   __device__ static int* arrived() { return reinterpret_cast<int*>(shared_at(Places::arrived)); }
 };
 
