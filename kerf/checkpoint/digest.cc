@@ -78,18 +78,23 @@ Digest digest_of(const tensor::TensorView& view, const Workers& workers) {
   return digest_of(digests);
 }
 
-Digest digest_of(const tensor::Source& source, const Workers& workers) {
-  const Pieces pieces(tensor::Dtype::u8, {source.bytes()});
+Digest digest_of(const Pieces& pieces, const Workers& workers,
+                 FunctionRef<void(std::int64_t begin, std::span<std::byte> to)> read) {
   std::vector<Digest> digests(static_cast<std::size_t>(pieces.count()));
   std::vector<std::vector<std::byte>> buffers(static_cast<std::size_t>(workers.size()));
   workers.for_each(digests.size(), [&](std::size_t i, int worker) {
     const Pieces::Range range = pieces.range(static_cast<std::int64_t>(i));
     std::vector<std::byte>& buffer = buffers[static_cast<std::size_t>(worker)];
     buffer.resize(static_cast<std::size_t>(range.bytes));
-    source.read(range.begin, buffer);
+    read(range.begin, buffer);
     digests[i] = digest_of(std::span<const std::byte>(buffer));
   });
   return digest_of(std::span<const Digest>(digests));
+}
+
+Digest digest_of(const tensor::Source& source, const Workers& workers) {
+  return digest_of(Pieces(tensor::Dtype::u8, {source.bytes()}), workers,
+                   [&](std::int64_t begin, std::span<std::byte> to) { source.read(begin, to); });
 }
 
 Digest digest_of(std::span<const Digest> pieces) { return digest_of(std::as_bytes(pieces)); }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kerf/base/function_ref.h"
 #include "kerf/base/threads.h"
 #include "kerf/tensor/source.h"
 #include "kerf/tensor/view.h"
@@ -53,7 +54,11 @@ class Pieces {
 
 // The digest of a whole tensor whose bytes are at hand.
 Digest digest_of(const tensor::TensorView& view, const Workers& workers);
-// That of a tensor U8 [bytes], whose bytes are read as they are needed.
+// That of a tensor whose bytes are read as they are needed, by several workers at once: read(begin, to) fills
+// `to` with the tensor's bytes from `begin` on.
+Digest digest_of(const Pieces& pieces, const Workers& workers,
+                 FunctionRef<void(std::int64_t begin, std::span<std::byte> to)> read);
+// The same of a tensor U8 [bytes].
 Digest digest_of(const tensor::Source& source, const Workers& workers);
 Digest digest_of(std::span<const Digest> pieces);
 

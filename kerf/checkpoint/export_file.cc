@@ -130,17 +130,9 @@ void ExportFile::check(std::string_view name, const Digest& got) const {
 
 void ExportFile::check(std::string_view name, const Workers& workers) const {
   const TensorEntry at = entry(name);
-  const Pieces pieces(at.dtype, at.shape);
-  std::vector<Digest> digests(static_cast<std::size_t>(pieces.count()));
-  std::vector<std::vector<std::byte>> buffers(static_cast<std::size_t>(workers.size()));
-  workers.for_each(digests.size(), [&](std::size_t i, int worker) {
-    const Pieces::Range range = pieces.range(static_cast<std::int64_t>(i));
-    std::vector<std::byte>& buffer = buffers[static_cast<std::size_t>(worker)];
-    buffer.resize(static_cast<std::size_t>(range.bytes));
-    reader_->read(at.begin + range.begin, buffer);
-    digests[i] = digest_of(buffer);
-  });
-  check(name, digest_of(std::span<const Digest>(digests)));
+  check(name,
+        digest_of(Pieces(at.dtype, at.shape), workers,
+                  [&](std::int64_t begin, std::span<std::byte> to) { reader_->read(at.begin + begin, to); }));
 }
 
 ExportReader::ExportReader(const ExportFile& file, std::string name)

@@ -10,13 +10,6 @@
 
 namespace kerf::test {
 
-using Words = std::vector<std::string>;
-
-inline Words operator+(Words a, const Words& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 // So many ranks of one program, its path first.
 struct Part {
   int ranks;

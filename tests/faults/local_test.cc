@@ -5,17 +5,14 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <regex>
 #include <thread>
 
-#include "kerf/checkpoint/safetensors.h"
 #include "kerf/comm/grid.h"
 #include "tests/decode/support.h"
 #include "tests/decode/synthetic.h"
 #include "tests/decode/watched_group.h"
 #include "tests/faults/faulty.h"
+#include "tests/faults/spoilt.h"
 
 namespace kerf::test {
 namespace {
@@ -26,11 +23,6 @@ namespace fs = std::filesystem;
 constexpr int kRanks = 4;
 constexpr int kOdd = 2;  // where it breaks
 constexpr int kTimes = 20;
-
-std::string text_of(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
 
 // One rank's files are its own to break.
 class TwoDirectories {
@@ -121,27 +113,14 @@ TEST(AFaultOnOneRank, AShardIsAByteShort) {
 // top 4 becomes top 2: sound by itself.
 TEST(AFaultOnOneRank, TheConfigDiffers) {
   const TwoDirectories files;
-  const std::string changed = std::regex_replace(text_of(files.bad() / "config.json"),
-                                                 std::regex("(\"num_experts_per_tok\": *)4"), "$012");
-  std::ofstream(files.bad() / "config.json") << changed;
+  change_top_k(files.bad() / "config.json");
   with_files(files, ErrorKind::checkpoint,
              {"the ranks do not start alike: model: rank 2: ", "top 2", "others: ", "top 4"});
 }
 
 TEST(AFaultOnOneRank, AGlobalScaleDiffersInItsLastBit) {
   const TwoDirectories files;
-  const auto header = checkpoint::read_header(files.shard());
-  const auto entry = std::ranges::find_if(header.tensors, [](const auto& t) {
-    return t.first.find("down_proj") != std::string::npos && t.second.shape.elements() == 8;
-  });
-  ASSERT_NE(entry, header.tensors.end());
-  std::fstream file(files.shard(), std::ios::in | std::ios::out | std::ios::binary);
-  const std::int64_t at = entry->second.begin + 5 * 4;
-  file.seekg(at);
-  const char last = static_cast<char>(file.get() ^ 1);
-  file.seekp(at);
-  file.put(last);
-  file.close();
+  change_a_global_scale(files.shard());
   with_files(files, ErrorKind::checkpoint,
              {"do not start alike: layer 0, down's ", "of expert 5: rank 2: ", ", others: "});
 }

@@ -5,14 +5,13 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <regex>
 
-#include "kerf/checkpoint/safetensors.h"
 #include "kerf/comm/mpi.h"
 #include "kerf/tools/synth.h"
 #include "tests/decode/synthetic.h"
 #include "tests/faults/processes.h"
+#include "tests/faults/spoilt.h"
 #include "tests/faults/times.h"
 
 namespace kerf::test {
@@ -113,27 +112,13 @@ TEST_F(MpiFault, AShardIsAByteShort) {
 }
 
 TEST_F(MpiFault, TheConfigDiffers) {
-  std::ifstream in(fs::path(bad_) / "config.json");
-  std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  text = std::regex_replace(text, std::regex("(\"num_experts_per_tok\": *)4"), "$012");
-  std::ofstream(fs::path(bad_) / "config.json") << text;
+  change_top_k(fs::path(bad_) / "config.json");
   each_time(decode(good_), decode(bad_), 3,
             {"the ranks do not start alike: model: rank 2: ", "top 2", "others: ", "top 4"});
 }
 
 TEST_F(MpiFault, AGlobalScaleDiffersInItsLastBit) {
-  const auto header = checkpoint::read_header(shard());
-  const auto entry = std::ranges::find_if(header.tensors, [](const auto& t) {
-    return t.first.find("down_proj") != std::string::npos && t.second.shape.elements() == 8;
-  });
-  ASSERT_NE(entry, header.tensors.end());
-  std::fstream file(shard(), std::ios::in | std::ios::out | std::ios::binary);
-  const std::int64_t at = entry->second.begin + 5 * 4;
-  file.seekg(at);
-  const char last = static_cast<char>(file.get() ^ 1);
-  file.seekp(at);
-  file.put(last);
-  file.close();
+  change_a_global_scale(shard());
   each_time(decode(good_), decode(bad_), 3,
             {"do not start alike: layer 0, down's ", "of expert 5: rank 2: ", ", others: "});
 }

@@ -10,12 +10,6 @@
 
 namespace kerf::test {
 
-using Words = std::vector<std::string>;
-inline Words operator+(Words a, const Words& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 // One that runs. It is ended where the test ends before it does.
 class Running {
  public:

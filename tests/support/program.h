@@ -6,6 +6,13 @@
 
 namespace kerf::test {
 
+// Arguments of a command line.
+using Words = std::vector<std::string>;
+inline Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 struct Ran {
   int code = 0;  // the exit code; 128 + the signal where one ended it
   std::string out;
