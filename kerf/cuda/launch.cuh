@@ -24,6 +24,15 @@ __device__ inline void begin_overlapped() {
   wait_for_previous();
 }
 
+// Loads kernels onto the current device. Otherwise a kernel is loaded when it is first launched, which may
+// wait for everything that runs there: for a kernel, too, that waits for what stands behind the one to be
+// loaded.
+template <typename... Kernels>
+void load(Kernels*... kernels) {
+  cudaFuncAttributes attributes{};
+  (check(cudaFuncGetAttributes(&attributes, kernels), "loading a kernel"), ...);
+}
+
 struct LaunchShape {
   dim3 grid;
   dim3 block;

@@ -6,6 +6,7 @@
 #include "kerf/tail/device_norm.cuh"
 #include "kerf/tail/device_rows.cuh"
 #include "kerf/tail/internal/device_checks.h"
+#include "kerf/tail/internal/device_load.h"
 
 namespace kerf::tail {
 
@@ -125,8 +126,22 @@ void launch_sum(const DeviceTail& tail, int terms, cuda::StreamHandle stream) {
     launch<making, 16>(tail, stream);
 }
 
+template <Making making, int most>
+void load() {
+  cuda::load(end_plain<making, most>, norm_and_end<making, most>);
+}
+
 }  // namespace
 }  // namespace device
+
+void internal::load_tails() {
+  using enum device::Making;
+  device::load<taken, 1>();
+  device::load<bf16_sum, 8>();
+  device::load<bf16_sum, 16>();
+  device::load<tree_sum, 8>();
+  device::load<tree_sum, 16>();
+}
 
 void device_tail(const DeviceTail& tail, cuda::StreamHandle stream) {
   if (tail.count == 0) return;

@@ -1,9 +1,11 @@
+#include "kerf/cuda/launch.cuh"
 #include "kerf/tail/device_all_reduce.h"
 
 #include "kerf/tail/device_flags.cuh"
 #include "kerf/tail/device_vector.cuh"
 #include "kerf/tail/internal/device_checks.h"
 #include "kerf/tail/internal/device_launch.cuh"
+#include "kerf/tail/internal/device_load.h"
 
 namespace kerf::tail {
 
@@ -100,6 +102,11 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 }  // namespace
+
+void internal::load_all_reduces() {
+  cuda::load(all_reduce<8, 1>, all_reduce<16, 1>);
+  cuda::load(all_reduce<8, most_device_ranks>, all_reduce<16, most_device_ranks>);
+}
 
 void device_all_reduce(const DeviceAllReduce& call, cuda::StreamHandle stream) {
   device_all_reduce({&call, 1}, stream);

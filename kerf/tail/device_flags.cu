@@ -1,7 +1,9 @@
 #include "kerf/tail/device_flags.cuh"
 
+#include "kerf/cuda/launch.cuh"
 #include "kerf/tail/internal/device_checks.h"
 #include "kerf/tail/internal/device_launch.cuh"
+#include "kerf/tail/internal/device_load.h"
 
 namespace kerf::tail {
 
@@ -26,6 +28,11 @@ std::int64_t area_bytes(std::int64_t half_bytes) {
 }
 
 void clear_area(std::byte* area, cuda::StreamHandle stream) {
+  cuda::load(meeting<1>);
+  cuda::load(meeting<most_device_ranks>);
+  internal::load_tails();
+  internal::load_sums();
+  internal::load_all_reduces();
   cuda::zero(area, sizeof(device::AreaHead), stream);
 }
 

@@ -48,7 +48,9 @@ struct Peers {
 // Bytes of an area with two buffers of half_bytes (a multiple of 256).
 std::int64_t area_bytes(std::int64_t half_bytes);
 // Before a rank's first meeting, and before any peer's: the caller sees to it that no rank goes on until all
-// have done this.
+// have done this. It also loads the kernels of tails, sums and meetings onto the current device, since
+// loading one later may wait for a kernel that waits for a peer. Whatever else stands behind a meeting has to
+// be loaded before it too: run once, say.
 void clear_area(std::byte* area, cuda::StreamHandle stream);
 
 // Enqueues a meeting: what is enqueued behind it on this rank begins after all ranks' work in front of theirs

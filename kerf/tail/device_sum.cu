@@ -3,6 +3,7 @@
 #include "kerf/tail/device.h"
 #include "kerf/tail/device_vector.cuh"
 #include "kerf/tail/internal/device_checks.h"
+#include "kerf/tail/internal/device_load.h"
 
 namespace kerf::tail {
 
@@ -29,6 +30,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 }  // namespace
+
+void internal::load_sums() { cuda::load(sum_parts<8>, sum_parts<16>); }
 
 void device_sum(const DeviceSum& sum, cuda::StreamHandle stream) {
   if (sum.count == 0) return;

@@ -1,13 +1,15 @@
-// Ranks that wait for each other by flags in device memory, and the all-reduces on top. All ranks are on one
-// device here, by one cooperative launch or a stream each.
+// Ranks that wait for each other by flags in device memory, and the all-reduces on top: all on one device, by
+// one cooperative launch or a stream each; and on a device each, where there are two.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <functional>
 #include <random>
 #include <string>
 
+#include "kerf/cuda/check.h"
 #include "kerf/tail/device_all_reduce.h"
 #include "tests/support/gpu.h"
 #include "tests/tail/cases.h"
@@ -21,16 +23,57 @@ using test::Rows;
 
 using DeviceFlags = test::OnGpu;
 
-// `ranks` ranks with cleared areas.
+void use_device(int device) { cuda::check(cudaSetDevice(device), "choosing a device"); }
+
+// A device for each of two ranks, which reach each other's memory.
+class TwoDevices : public DeviceFlags {
+ protected:
+  static constexpr int ranks = 2;
+
+  void SetUp() override {
+    DeviceFlags::SetUp();
+    if (IsSkipped()) return;
+    int devices = 0;
+    cuda::check(cudaGetDeviceCount(&devices), "counting devices");
+    if (devices < ranks) GTEST_SKIP() << "one device";
+    for (int r = 0; r < ranks; ++r) {
+      int reaches = 0;
+      cuda::check(cudaDeviceCanAccessPeer(&reaches, r, 1 - r), "asking for peer access");
+      if (reaches == 0) GTEST_SKIP() << "device " << r << " does not reach device " << 1 - r;
+      use_device(r);
+      const cudaError_t enabled = cudaDeviceEnablePeerAccess(1 - r, 0);
+      if (enabled == cudaErrorPeerAccessAlreadyEnabled)
+        (void)cudaGetLastError();
+      else
+        cuda::check(enabled, "peer access");
+      streams_.emplace_back();
+    }
+  }
+  void TearDown() override {
+    if (!streams_.empty()) use_device(0);
+  }
+
+  // Does something for each rank, on its device.
+  static void each(const std::function<void(std::size_t)>& act) {
+    for (int r = 0; r < ranks; ++r) {
+      use_device(r);
+      act(static_cast<std::size_t>(r));
+    }
+  }
+
+  std::vector<cuda::Stream> streams_;
+};
+
+// `ranks` ranks with cleared areas, on one device or on one each.
 class Ranks {
  public:
-  Ranks(int ranks, std::int64_t half_bytes, std::int64_t limit_us = 5'000'000) {
+  Ranks(int ranks, std::int64_t half_bytes, std::int64_t limit_us = 5'000'000, bool device_each = false) {
     for (int r = 0; r < ranks; ++r) {
+      if (device_each) use_device(r);
       // What an area holds before clear_area() must not matter.
       areas_.emplace_back(static_cast<std::size_t>(area_bytes(half_bytes)), std::byte{0xFF});
       reports_.emplace_back(pinned_);
     }
-    const cuda::Stream stream;
     for (int r = 0; r < ranks; ++r) {
       Peers& peers = peers_.emplace_back();
       peers.rank = r;
@@ -39,9 +82,10 @@ class Ranks {
       peers.limit_us = limit_us;
       peers.missed = reports_[static_cast<std::size_t>(r)].word();
       for (std::size_t p = 0; p < areas_.size(); ++p) peers.area[p] = areas_[p].get();
-      clear_area(areas_[static_cast<std::size_t>(r)].get(), stream.handle());
+      if (device_each) use_device(r);
+      clear_area(areas_[static_cast<std::size_t>(r)].get(), nullptr);
+      cuda::check(cudaDeviceSynchronize(), "clearing areas");
     }
-    stream.synchronize();
   }
   [[nodiscard]] const std::vector<Peers>& peers() const { return peers_; }
   void check() const {
@@ -246,6 +290,93 @@ TEST_F(DeviceFlags, WhatDoesNotFitIsABug) {
     ASSERT_TRUE(v);
     EXPECT_EQ(v->kind, ErrorKind::bug) << v->text;
   }
+}
+
+// Launches that wait for one another, each on its own device: sizes, ways and orders one after the other on
+// the same areas, several steps enqueued before anybody waits.
+TEST_F(TwoDevices, AllReducesHaveTheBitsOfTheSum) {
+  constexpr std::int64_t most = 65536;
+  const Ranks all(ranks,
+                  std::max(all_reduce_half_bytes(Shots::one_shot, ranks, most),
+                           all_reduce_half_bytes(Shots::two_shot, ranks, most)),
+                  5'000'000, true);
+  unsigned turn = 400;
+  for (const std::size_t values : {8UL, 64UL, 4096UL, 4096UL + 8, 65536UL, 0UL, 72UL})
+    for (const Shots way : shots)
+      for (const SumOrder order : {SumOrder::rank_order, SumOrder::chunks_of_8, SumOrder::each_add}) {
+        constexpr int steps = 3;
+        std::vector<Rows> want;
+        std::vector<OnDevice<std::uint16_t>> mine;
+        std::vector<OnDevice<std::uint16_t>> sums;
+        for (int s = 0; s < steps; ++s) {
+          const auto terms = make_terms(ranks, values, ++turn);
+          want.push_back(want_sum(order, terms));
+          each([&](std::size_t r) {
+            mine.emplace_back(terms[r]);
+            sums.emplace_back(values, std::uint16_t{0xABCD});
+          });
+        }
+        for (std::size_t s = 0; s < steps; ++s)
+          each([&](std::size_t r) {
+            device_all_reduce({all.peers()[r], way, order, mine[s * ranks + r].get(),
+                               sums[s * ranks + r].get(), static_cast<std::int64_t>(values)},
+                              streams_[r].handle());
+          });
+        each([&](std::size_t r) { streams_[r].synchronize(); });
+        all.check();
+        for (std::size_t s = 0; s < steps; ++s)
+          each([&](std::size_t r) {
+            ASSERT_EQ(sums[s * ranks + r].host(), want[s]) << "rank " << r << ", step " << s << ", " << values
+                                                           << " values, shots " << static_cast<int>(way);
+          });
+      }
+}
+
+// Replayed from graphs, steps counted on the devices; one rank begins late now and then.
+TEST_F(TwoDevices, ReplayedGraphsCountOn) {
+  constexpr std::size_t values = 4096;
+  const Ranks all(ranks,
+                  std::max(all_reduce_half_bytes(Shots::one_shot, ranks, values),
+                           all_reduce_half_bytes(Shots::two_shot, ranks, values)),
+                  5'000'000, true);
+  std::vector<OnDevice<std::uint16_t>> mine;
+  std::vector<OnDevice<std::uint16_t>> sums;
+  std::vector<cuda::Graph> graphs;
+  each([&](std::size_t r) {
+    mine.emplace_back(values, std::uint16_t{0});
+    sums.emplace_back(values, std::uint16_t{0});
+    graphs.push_back(cuda::Graph::capture(streams_[r].handle(), [&] {
+      for (const Shots way : shots)
+        device_all_reduce({all.peers()[r], way, SumOrder::rank_order, mine[r].get(), sums[r].get(), values},
+                          streams_[r].handle());
+    }));
+  });
+  for (unsigned replay = 0; replay < 200; ++replay) {
+    const auto terms = make_terms(ranks, values, 900 + replay);
+    each([&](std::size_t r) { cuda::copy(mine[r].get(), terms[r].data(), values * sizeof(std::uint16_t)); });
+    for (int i = 0; i < ranks; ++i) {
+      const std::size_t r = (replay + static_cast<unsigned>(i)) % ranks;
+      use_device(static_cast<int>(r));
+      graphs[r].launch(streams_[r].handle());
+    }
+    each([&](std::size_t r) { streams_[r].synchronize(); });
+    all.check();
+    const Rows want = want_sum(SumOrder::rank_order, terms);
+    each([&](std::size_t r) { ASSERT_EQ(sums[r].host(), want) << "rank " << r << ", replay " << replay; });
+  }
+}
+
+TEST_F(TwoDevices, OneThatDoesNotComeIsNamed) {
+  constexpr std::size_t values = 4096;
+  const Ranks all(ranks, all_reduce_half_bytes(Shots::one_shot, ranks, values), 20'000, true);
+  use_device(0);
+  const OnDevice<std::uint16_t> mine(values, std::uint16_t{0});
+  device_all_reduce({all.peers()[0], Shots::one_shot, SumOrder::rank_order, mine.get(), mine.get(), values},
+                    streams_[0].handle());
+  streams_[0].synchronize();
+  const Verdict missed = all.missed(0);
+  ASSERT_TRUE(missed.has_value());
+  EXPECT_NE(missed->text.find("rank 0 waited for rank 1"), std::string::npos) << missed->text;
 }
 
 }  // namespace
