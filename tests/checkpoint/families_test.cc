@@ -249,7 +249,7 @@ TEST(Families, KimiK2) {
   EXPECT_EQ(c.router.n_group, 1);
   EXPECT_EQ(c.router.routed_scaling, 2.827);
   EXPECT_EQ(c.router.scoring, "sigmoid");
-  // A model of several parts: the language model's keys stand below.
+  // A model of several parts: those of its text part stand below.
   EXPECT_EQ(read({{"model_type", "kimi_k25"}, {"text_config", kimi_k2()}}).family, "kimi-k2");
 }
 
@@ -341,7 +341,7 @@ TEST(Families, KeysThatNobodyKnowsAreRefusedWithTheirValue) {
     EXPECT_THAT(refused(with(qwen3_moe(), key, other)),
                 AllOf(HasSubstr(std::string(key) + " is " + other.dump())));
   }
-  // Also where the language model's keys stand, and beside them; not in another part.
+  // Also where the text part's keys stand, and beside them; not in another part.
   json llama = llama_4();
   llama["text_config"]["moe_frobnicate"] = 3;
   EXPECT_THAT(refused(llama), HasSubstr("moe_frobnicate is 3"));

@@ -23,6 +23,12 @@ using test::Rows;
 
 using DeviceFlags = test::OnGpu;
 
+// Areas' half_bytes for as many values either way.
+std::int64_t half_bytes_for(int ranks, std::int64_t values) {
+  return std::max(all_reduce_half_bytes(Shots::one_shot, ranks, values),
+                  all_reduce_half_bytes(Shots::two_shot, ranks, values));
+}
+
 void use_device(int device) { cuda::check(cudaSetDevice(device), "choosing a device"); }
 
 // A device for each of two ranks, which reach each other's memory.
@@ -128,8 +134,7 @@ constexpr std::array shots = {Shots::one_shot, Shots::two_shot};
 TEST_F(DeviceFlags, AllReducesTogetherHaveTheBitsOfTheSum) {
   constexpr std::int64_t most = 5 * 4096;
   for (const int ranks : {1, 2, 3, 4, 5, 6, 7, 8, 16}) {
-    const Ranks all(ranks, std::max(all_reduce_half_bytes(Shots::one_shot, ranks, most),
-                                    all_reduce_half_bytes(Shots::two_shot, ranks, most)));
+    const Ranks all(ranks, half_bytes_for(ranks, most));
     const cuda::Stream stream;
     unsigned turn = 0;
     for (const std::size_t values : {8UL, 64UL, 4096UL, 4096UL + 8, 20480UL, 0UL, 2048UL, 72UL})
@@ -163,8 +168,7 @@ TEST_F(DeviceFlags, FastRanksLeaveSlowOnesTheirValues) {
   constexpr int ranks = 4;
   constexpr std::size_t values = 4096;
   constexpr int steps = 6;
-  const Ranks all(ranks, std::max(all_reduce_half_bytes(Shots::one_shot, ranks, values),
-                                  all_reduce_half_bytes(Shots::two_shot, ranks, values)));
+  const Ranks all(ranks, half_bytes_for(ranks, values));
   const std::vector<cuda::Stream> streams(ranks);
   std::vector<OnDevice<std::uint16_t>> mine;
   std::vector<OnDevice<std::uint16_t>> sums;
@@ -296,10 +300,7 @@ TEST_F(DeviceFlags, WhatDoesNotFitIsABug) {
 // the same areas, several steps enqueued before anybody waits.
 TEST_F(TwoDevices, AllReducesHaveTheBitsOfTheSum) {
   constexpr std::int64_t most = 65536;
-  const Ranks all(ranks,
-                  std::max(all_reduce_half_bytes(Shots::one_shot, ranks, most),
-                           all_reduce_half_bytes(Shots::two_shot, ranks, most)),
-                  5'000'000, true);
+  const Ranks all(ranks, half_bytes_for(ranks, most), 5'000'000, true);
   unsigned turn = 400;
   for (const std::size_t values : {8UL, 64UL, 4096UL, 4096UL + 8, 65536UL, 0UL, 72UL})
     for (const Shots way : shots)
@@ -335,10 +336,7 @@ TEST_F(TwoDevices, AllReducesHaveTheBitsOfTheSum) {
 // Replayed from graphs, steps counted on the devices; one rank begins late now and then.
 TEST_F(TwoDevices, ReplayedGraphsCountOn) {
   constexpr std::size_t values = 4096;
-  const Ranks all(ranks,
-                  std::max(all_reduce_half_bytes(Shots::one_shot, ranks, values),
-                           all_reduce_half_bytes(Shots::two_shot, ranks, values)),
-                  5'000'000, true);
+  const Ranks all(ranks, half_bytes_for(ranks, values), 5'000'000, true);
   std::vector<OnDevice<std::uint16_t>> mine;
   std::vector<OnDevice<std::uint16_t>> sums;
   std::vector<cuda::Graph> graphs;

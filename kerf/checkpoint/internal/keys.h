@@ -18,7 +18,7 @@ using KeyNames = std::initializer_list<const char*>;
 constexpr std::int64_t most_config_bytes = 8'000'000;      // of a configuration file
 constexpr std::int64_t most_size = std::int64_t{1} << 20;  // so that E * H * I fits an int64
 
-// A model with several parts keeps the language model's keys under text_config; those come first. null counts
+// A model with several parts keeps those of its text part under text_config; those come first. null counts
 // as absent. Refers to the object that it is made from.
 class Keys {
  public:

@@ -14,7 +14,6 @@ struct LaneRoute {
   std::int32_t row = -1;
   float weight = 0.0F;
 
-  LaneRoute() = default;
   __device__ LaneRoute(const Ended& e, int token) {
     const int k = thread_now() % 32;
     if (k >= e.top_k) return;

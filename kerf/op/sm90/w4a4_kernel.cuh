@@ -40,8 +40,8 @@ __device__ inline void init_barriers() {
 }
 
 // pairs: of tokens in a pass, 1 or 2. few: for steps of few tokens, whose work may be spread and whose tokens
-// may be ended; in less code, since each launch fetches all of it anew, which such a step is not long enough
-// to hide.
+// may be ended; in less code, which such a step, whose code runs once, is not long enough to hide the
+// fetching of.
 template <int pairs, bool few>
 __global__ void __launch_bounds__(threads, 1) kernel(const __grid_constant__ Params p) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
