@@ -19,6 +19,7 @@
 #include "kerf/decode/sha256.h"
 #include "kerf/numeric/e4m3.h"
 #include "tests/support/made.h"
+#include "tests/support/paths.h"
 #include "tests/support/test_env.h"
 
 namespace kerf::checkpoint {
@@ -196,7 +197,7 @@ TEST(MadeCases, FaultsOfTurnedStacksAreToldByRowAndBlock) {
 // Every case is tested here, or refused below.
 TEST(MadeCases, AreAllThereAre) {
   std::vector<std::string> there;
-  for (const auto& entry : std::filesystem::directory_iterator(KERF_MADE_DIR))
+  for (const auto& entry : std::filesystem::directory_iterator(kerf::test::made_folder))
     if (entry.is_directory()) there.push_back(entry.path().filename());
   std::vector<std::string> known(test::made_cases.begin(), test::made_cases.end());
   known.insert(known.end(), test::made_refused.begin(), test::made_refused.end());

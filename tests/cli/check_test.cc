@@ -103,7 +103,7 @@ TEST(CheckCommand, ReadsTheModelOfACheckpoint) {
 
 // The document's example is a deployment that holds, and names every key but those of other kinds of config.
 TEST(CheckCommand, TheDocumentsExampleHolds) {
-  const std::string doc = read_text(std::filesystem::path(KERF_SOURCE_DIR) / "docs" / "deploying.md");
+  const std::string doc = read_text(std::filesystem::path(source_folder) / "docs" / "deploying.md");
   const std::string fence = "```json\n";
   const std::size_t begin = doc.find(fence);
   ASSERT_NE(begin, std::string::npos);

@@ -459,8 +459,8 @@ TEST(SynthCommand, APlaceThatCannotBeWrittenIsUsage) {
   const std::string here = dir.path().string();
   const Ran ran = run_executable(
       "/bin/sh", {"-c", "unshare -rm sh -c 'mount -t tmpfs none " + here + " && mkdir " + here +
-                            "/e && mount -o remount,ro " + here + " || exit 99; " + KERF_PROGRAM + " synth " +
-                            here + "/e --model tiny; a=$?; " + KERF_PROGRAM + " synth " + here +
+                            "/e && mount -o remount,ro " + here + " || exit 99; " + program_path + " synth " +
+                            here + "/e --model tiny; a=$?; " + program_path + " synth " + here +
                             "/n --model tiny; exit $((a * 10 + $?))' 2>&1"});
   if (ran.code != 22) {
     ASSERT_TRUE(ran.code == 99 || ran.code == 1) << ran.code << ": " << ran.out;

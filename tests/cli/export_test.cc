@@ -365,7 +365,7 @@ TEST_F(SpoiltExport, AFailedLogicalExportDoesNotBlockItsRetry) {
   ASSERT_EQ(exported(path(), clean.path(), {"--to", "logical"}).code, 0);
   const auto size = fs::file_size(clean.path() / "model-00002-of-00003.safetensors") / 1024;  // the largest
   const Ran full = run_executable(
-      "/bin/sh", {"-c", "ulimit -f " + std::to_string(size / 2) + "; exec " + std::string(KERF_PROGRAM) +
+      "/bin/sh", {"-c", "ulimit -f " + std::to_string(size / 2) + "; exec " + std::string(program_path) +
                             " export " + path() + " " + back.path().string() + " --to logical"});
   EXPECT_EQ(full.code, 2) << full.err;
   EXPECT_EQ(run_program({"verify", back.path().string()}).code, 3);
@@ -501,7 +501,7 @@ TEST(ExportCommand, RefusesBeforeItWrites) {
 TEST(ExportCommand, AFullDiskLeavesNothing) {
   const TempDir dir;
   const Ran ran =
-      run_executable("/bin/sh", {"-c", std::string("ulimit -f 2048; exec ") + KERF_PROGRAM + " export " +
+      run_executable("/bin/sh", {"-c", std::string("ulimit -f 2048; exec ") + program_path + " export " +
                                            model() + " " + dir.path().string() + " --ranks 2"});
   expect_refusal(ran, 2, {"cannot write it"});
   EXPECT_TRUE(fs::is_empty(dir.path()));

@@ -9,6 +9,7 @@
 
 #include "kerf/checkpoint/export_facts.h"
 #include "tests/cli/exports.h"
+#include "tests/support/paths.h"
 
 namespace kerf::test {
 namespace {
@@ -65,7 +66,7 @@ TEST_P(KilledExportOf, LeavesNothingThatALaterStartWouldTrust) {
     Arguments command = {"-s",
                          "KILL",
                          std::to_string(seconds * (i + 0.5) / kills),
-                         KERF_PROGRAM,
+                         program_path,
                          "export",
                          from,
                          dir.path().string()};

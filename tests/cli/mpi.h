@@ -21,7 +21,7 @@ inline Ran run_parts(const std::vector<Part>& parts, Words environment = {}, con
                      int longest_seconds = 120) {
   environment = environment + Words{"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
                                     "OMPI_MCA_rmaps_base_oversubscribe=1"};
-  Words all = Words{"-k", "5", std::to_string(longest_seconds), KERF_MPIRUN} + options;
+  Words all = Words{"-k", "5", std::to_string(longest_seconds), mpirun_path} + options;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (i > 0) all.emplace_back(":");
     all = all + Words{"-np", std::to_string(parts[i].ranks)} + parts[i].command;
@@ -34,7 +34,7 @@ class MpiTest : public testing::Test {
  protected:
   void SetUp() override {
     if (const Verdict why = comm::mpi_absent()) GTEST_SKIP() << why->text;
-    if (!std::filesystem::exists(KERF_MPIRUN)) GTEST_SKIP() << "there is no mpirun";
+    if (!std::filesystem::exists(mpirun_path)) GTEST_SKIP() << "there is no mpirun";
     model_ = (dir_.path() / "c").string();
     ASSERT_EQ(run_program({"synth", model_, "--model", "muse-spark", "--experts", "8", "--hidden", "256",
                            "--intermediate", "2048", "--layers", "3", "--top-k", "2", "--bf16-layers", "1",

@@ -13,7 +13,7 @@ class TwoHosts : public MpiTest {
   Ran on_both(const Words& command) {
     return run_executable(
         "/bin/bash",
-        Words{std::string(KERF_SOURCE_DIR) + "/tests/cli/two_hosts.sh", KERF_MPIRUN, "2"} + command,
+        Words{std::string(source_folder) + "/tests/cli/two_hosts.sh", mpirun_path, "2"} + command,
         {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
          "OMPI_MCA_rmaps_base_oversubscribe=1"});
   }
@@ -33,7 +33,7 @@ class TwoHosts : public MpiTest {
 TEST_F(TwoHosts, DecodeToTheLocalGroupsBits) {
   const Words more = {"--tail", "both", "--batch", "1,5"};
   const Ran ran = on_both(
-      Words{KERF_PROGRAM, "decode", model_, "--group", "mpi", "--seconds", "0", "--json", "--quiet"} + more);
+      Words{program_path, "decode", model_, "--group", "mpi", "--seconds", "0", "--json", "--quiet"} + more);
   if (ran.code == 77) GTEST_SKIP() << ran.err;
   expect_local_bits(ran, more);
 }
@@ -42,7 +42,7 @@ TEST_F(TwoHosts, DecodeToTheLocalGroupsBits) {
 TEST_F(TwoHosts, OneIsFedByTheOther) {
   const std::string script =
       "path='" + model_ + "'; case $(hostname) in kerf-b-*) path=/nowhere/at/all;; esac; exec '" +
-      KERF_PROGRAM + "' decode $path --group mpi --load-from-rank 0 --seconds 0 --json --quiet --batch 3";
+      program_path + "' decode $path --group mpi --load-from-rank 0 --seconds 0 --json --quiet --batch 3";
   const Ran ran = on_both({"/bin/bash", "-c", script});
   if (ran.code == 77) GTEST_SKIP() << ran.err;
   expect_local_bits(ran, {"--batch", "3"});
@@ -53,7 +53,7 @@ TEST_F(TwoHosts, AFaultOnOneEndsBoth) {
   const std::string script =
       "path='" + model_ +
       "'; case $(hostname)$OMPI_COMM_WORLD_LOCAL_RANK in kerf-b-*1) path=/nowhere/at/all;; esac; exec '" +
-      KERF_PROGRAM + "' decode $path --group mpi --seconds 0 --json --quiet";
+      program_path + "' decode $path --group mpi --seconds 0 --json --quiet";
   const Ran ran = on_both({"/bin/bash", "-c", script});
   if (ran.code == 77) GTEST_SKIP() << ran.err;
   EXPECT_EQ(ran.code, 3) << ran.err;

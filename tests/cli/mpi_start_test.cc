@@ -16,9 +16,9 @@ class MpiStart : public MpiTest {
  protected:
   // Rank 2 of 4 with other arguments.
   Ran with_odd(const Words& others, const Words& odd, const Words& environment = {}) const {
-    return run_parts({{2, Words{KERF_PROGRAM} + others},
-                      {1, Words{KERF_PROGRAM} + odd},
-                      {1, Words{KERF_PROGRAM} + others}},
+    return run_parts({{2, Words{program_path} + others},
+                      {1, Words{program_path} + odd},
+                      {1, Words{program_path} + others}},
                      environment);
   }
   [[nodiscard]] Words decode(const std::string& from, const Words& more = {}) const {
@@ -73,9 +73,9 @@ TEST_F(MpiStart, ProcessesWithoutFilesAreFed) {
   const Ran local = run_program(Words{"decode", model_, "--ranks", "4", "--seconds", "0", "--quiet"} + more);
   ASSERT_EQ(local.code, 0) << local.err;
   fs::create_directory(dir_.path() / "elsewhere");
-  const Words fed = Words{KERF_PROGRAM} + decode("c", more) + Words{"--load-from-rank", "0"};
+  const Words fed = Words{program_path} + decode("c", more) + Words{"--load-from-rank", "0"};
   const Words nowhere =
-      Words{KERF_PROGRAM} + decode("/nowhere/at/all", more) + Words{"--load-from-rank", "0"};
+      Words{program_path} + decode("/nowhere/at/all", more) + Words{"--load-from-rank", "0"};
   const Ran ran = run_parts({{1, Words{"--wdir", dir_.path().string()} + fed},
                              {2, Words{"--wdir", (dir_.path() / "elsewhere").string()} + nowhere},
                              {1, Words{"--wdir", "/"} + fed}});
@@ -96,7 +96,7 @@ TEST_F(MpiStart, TheReadingRanksErrorIsAllRanks) {
   EXPECT_EQ(ran.code, 3) << ran.err;
   for (const char* who : {"error: ", "[rank 1] ", "[rank 2] ", "[rank 3] "})
     EXPECT_TRUE(contains(ran.err, who + std::string("rank 2: /nowhere/at/all: no such directory")));
-  const Ran none = run_parts({{4, Words{KERF_PROGRAM} + decode(model_, {"--load-from-rank", "4"})}});
+  const Ran none = run_parts({{4, Words{program_path} + decode(model_, {"--load-from-rank", "4"})}});
   EXPECT_EQ(none.code, 2);
   EXPECT_TRUE(contains(none.err, "--load-from-rank 4: there are ranks 0 to 3"));
 }
@@ -126,7 +126,7 @@ TEST_F(MpiStart, RunGivesWhatLocalRanksGive) {
     };
     const Ran local = run_program(common("local") + Words{"--ranks", "4"});
     ASSERT_EQ(local.code, 0) << local.err;
-    const Ran mpi = run_parts({{4, Words{KERF_PROGRAM} + common("mpi") + Words{"--group", "mpi"}}});
+    const Ran mpi = run_parts({{4, Words{program_path} + common("mpi") + Words{"--group", "mpi"}}});
     ASSERT_EQ(mpi.code, 0) << mpi.err;
     EXPECT_EQ(json_of(mpi)["y_sha256"], json_of(local)["y_sha256"]);
     EXPECT_EQ(json_of(mpi)["ranks"], 4);

@@ -14,7 +14,7 @@ namespace {
 
 // `ranks` of one program, then one of another where that has arguments.
 Ran run_mpi(int ranks, const Words& arguments, const Words& odd = {}, Words environment = {}) {
-  std::vector<Part> parts = {{ranks, Words{KERF_PROGRAM} + arguments}};
+  std::vector<Part> parts = {{ranks, Words{program_path} + arguments}};
   if (!odd.empty()) parts.push_back({1, odd});
   return run_parts(parts, std::move(environment));
 }
@@ -82,7 +82,7 @@ TEST_F(MpiProgram, WhatOneProcessFailsAtAllEndWith) {
   // end is a matter of chance.
   for (int round = 0; round < 3; ++round) {
     const Ran lost =
-        run_mpi(3, decode, {KERF_PROGRAM, "decode", model_ + "/nowhere", "--group", "mpi", "--seconds", "0"});
+        run_mpi(3, decode, {program_path, "decode", model_ + "/nowhere", "--group", "mpi", "--seconds", "0"});
     EXPECT_EQ(lost.code, 3) << lost.err;
     EXPECT_EQ(lost.out, "");
     EXPECT_TRUE(contains(lost.err, "[rank 3] "));
@@ -100,7 +100,7 @@ TEST_F(MpiProgram, WhatOneProcessFailsAtAllEndWith) {
 // Rank 3 is stopped in the middle of its steps.
 TEST_F(MpiProgram, ALateRankIsNamedWithWhatWasAwaited) {
   const Words decode = {"decode", model_, "--group", "mpi", "--mode", "ep", "--seconds", "60", "--quiet"};
-  std::string words = "(sleep 2; kill -STOP $$) & exec " + std::string(KERF_PROGRAM);
+  std::string words = "(sleep 2; kill -STOP $$) & exec " + std::string(program_path);
   for (const std::string& word : decode) words += " " + word;
   const auto begin = std::chrono::steady_clock::now();
   const Ran ran = run_mpi(3, decode, {"/bin/sh", "-c", words}, {"KERF_TIMEOUT=2"});

@@ -159,7 +159,7 @@ TEST(Program, BadVariablesAreUsageErrors) {
 
 // A shell that limits or redirects, then the program: sh -c 'words' with $0 as the program and $@ after it.
 Ran run_shell(const std::string& words, std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), {"-c", words, KERF_PROGRAM});
+  arguments.insert(arguments.begin(), {"-c", words, program_path});
   return run_executable("/bin/sh", arguments);
 }
 

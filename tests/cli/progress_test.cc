@@ -31,12 +31,12 @@ std::string on_a_terminal(const std::vector<std::string>& arguments) {
   int terminal = -1;
   const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
   if (child == 0) {
-    std::vector<std::string> all = {KERF_PROGRAM};
+    std::vector<std::string> all = {program_path};
     all.insert(all.end(), arguments.begin(), arguments.end());
     std::vector<char*> argv;
     for (std::string& a : all) argv.push_back(a.data());
     argv.push_back(nullptr);
-    ::execv(KERF_PROGRAM, argv.data());
+    ::execv(program_path, argv.data());
     ::_exit(127);
   }
   if (child < 0) return "no terminal";

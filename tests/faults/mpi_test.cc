@@ -13,6 +13,7 @@
 #include "tests/faults/processes.h"
 #include "tests/faults/spoilt.h"
 #include "tests/faults/times.h"
+#include "tests/support/paths.h"
 
 namespace kerf::test {
 namespace {
@@ -26,7 +27,7 @@ class MpiFault : public testing::Test {
  protected:
   void SetUp() override {
     if (const Verdict why = comm::mpi_absent()) GTEST_SKIP() << why->text;
-    if (!fs::exists(KERF_MPIRUN)) GTEST_SKIP() << "there is no mpirun";
+    if (!fs::exists(mpirun_path)) GTEST_SKIP() << "there is no mpirun";
     good_ = (dir_.path() / "good").string();
     bad_ = (dir_.path() / "bad").string();
     // NVFP4 alone, small.
@@ -44,17 +45,17 @@ class MpiFault : public testing::Test {
                    Words environment = {}) {
     environment = environment + Words{"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
                                       "OMPI_MCA_rmaps_base_oversubscribe=1"};
-    return timed(Words{KERF_MPIRUN, "-np", "2"} + command + Words{":", "-np", "1"} + odd +
+    return timed(Words{mpirun_path, "-np", "2"} + command + Words{":", "-np", "1"} + odd +
                      Words{":", "-np", "1"} + command,
                  environment, longest);
   }
   [[nodiscard]] Words decode(const std::string& from, const Words& more = {}) const {
-    return Words{KERF_PROGRAM, "decode", from, "--group", "mpi", "--seconds", "0", "--quiet"} + more;
+    return Words{program_path, "decode", from, "--group", "mpi", "--seconds", "0", "--quiet"} + more;
   }
   // The ranks of the test's own program.
   [[nodiscard]] Timed run_fault(const std::string& fault, std::chrono::milliseconds timeout = 60s,
                                 std::chrono::seconds longest = 60s) const {
-    const Words rank = {KERF_FAULT_RANK, good_, std::to_string(timeout.count()), std::to_string(kOdd), fault};
+    const Words rank = {fault_rank_path, good_, std::to_string(timeout.count()), std::to_string(kOdd), fault};
     return run(rank, rank, longest);
   }
 
@@ -185,7 +186,7 @@ TEST_F(MpiFault, TheCacheCannotBeWritten) {
   for (int i = 0; i < fault_times(); ++i) {
     // Shared memory of ranks is made of files, too: these go by sockets.
     const Timed ran =
-        timed(Words{KERF_MPIRUN, "-np", "1", "/bin/sh", "-c", limited, ":", "-np", "3"} + command,
+        timed(Words{mpirun_path, "-np", "1", "/bin/sh", "-c", limited, ":", "-np", "3"} + command,
               {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
                "OMPI_MCA_rmaps_base_oversubscribe=1", "OMPI_MCA_btl=self,tcp"},
               60s);

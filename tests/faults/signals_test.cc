@@ -10,6 +10,7 @@
 #include "tests/decode/synthetic.h"
 #include "tests/faults/processes.h"
 #include "tests/faults/times.h"
+#include "tests/support/paths.h"
 
 namespace kerf::test {
 namespace {
@@ -28,15 +29,15 @@ class Interrupted : public testing::TestWithParam<bool> {
   void SetUp() override {
     if (!GetParam()) return;
     if (const Verdict why = comm::mpi_absent()) GTEST_SKIP() << why->text;
-    if (!fs::exists(KERF_MPIRUN)) GTEST_SKIP() << "there is no mpirun";
+    if (!fs::exists(mpirun_path)) GTEST_SKIP() << "there is no mpirun";
   }
   [[nodiscard]] Words command(const Words& more) const {
     const Words decode =
-        Words{KERF_PROGRAM, "decode",         model().path().string(),          "--seconds",
+        Words{program_path, "decode",         model().path().string(),          "--seconds",
               "100",        "--tactic-cache", (dir_.path() / "cache").string(), "--verbose"} +
         more;
     if (!GetParam()) return decode + Words{"--ranks", "4"};
-    return Words{KERF_MPIRUN, "-np", "4"} + decode + Words{"--group", "mpi"};
+    return Words{mpirun_path, "-np", "4"} + decode + Words{"--group", "mpi"};
   }
   static Words environment() {
     return {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
@@ -97,7 +98,7 @@ TEST(AFullDisk, KerfTuneEndsAndLeavesNothing) {
     const TempDir dir;
     const std::string table = (dir.path() / "table.json").string();
     // Standard error has to be no file.
-    const std::string tune = std::string(KERF_PROGRAM) +
+    const std::string tune = std::string(program_path) +
                              " tune --experts 8 --hidden 128 --intermediate 128 --top-k 2 --tp 2 "
                              "--tokens 1 --seconds 0.01 --quiet --out " +
                              table;

@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "tests/fuzz/targets.h"
+#include "tests/support/paths.h"
 
 namespace kerf::fuzz {
 namespace {
 
 // A target that lets out what it should not ends the process.
 TEST(Seeds, AreReadOrRefused) {
-  const std::filesystem::path seeds = KERF_FUZZ_SEEDS;
+  const std::filesystem::path seeds = kerf::test::fuzz_seeds_folder;
   for (const Target& target : targets) {
     int count = 0;
     for (const auto& item : std::filesystem::directory_iterator(seeds / target.name)) {

@@ -42,10 +42,10 @@ void local_ranks(std::int64_t steps) {
 
 void mpi_ranks(std::int64_t steps) {
   if (const Verdict why = comm::mpi_absent()) GTEST_SKIP() << why->text;
-  if (!std::filesystem::exists(KERF_MPIRUN)) GTEST_SKIP() << "there is no mpirun";
+  if (!std::filesystem::exists(mpirun_path)) GTEST_SKIP() << "there is no mpirun";
   const Ran ran = run_executable("/usr/bin/timeout",
-                                 {"-k", "5", "1500", KERF_MPIRUN, "-np", std::to_string(kRanks),
-                                  KERF_LASTING_RANK, model().path().string(), std::to_string(steps)},
+                                 {"-k", "5", "1500", mpirun_path, "-np", std::to_string(kRanks),
+                                  lasting_rank_path, model().path().string(), std::to_string(steps)},
                                  {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
                                   "OMPI_MCA_rmaps_base_oversubscribe=1"});
   ASSERT_EQ(ran.code, 0) << ran.err;

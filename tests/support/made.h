@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "tests/support/paths.h"
+
 namespace kerf::test {
 
 inline constexpr std::array<const char*, 12> made_cases = {
@@ -23,7 +25,7 @@ inline constexpr std::array<const char*, 2> made_refused = {"modelopt-gpt-oss", 
 
 // The case's model directory; rows-L.safetensors, y-L.safetensors and truth.json lie in it, too.
 inline std::filesystem::path made(const std::string& name) {
-  return std::filesystem::path(KERF_MADE_DIR) / name;
+  return std::filesystem::path(made_folder) / name;
 }
 
 inline nlohmann::json made_truth(const std::string& name) {

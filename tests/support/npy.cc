@@ -4,6 +4,8 @@
 #include <iterator>
 #include <stdexcept>
 
+#include "tests/support/paths.h"
+
 namespace kerf::test {
 
 namespace {
@@ -44,7 +46,7 @@ NpyFile read_npy(const std::string& path) {
 
 namespace {
 NpyFile golden_file(const std::string& name) {
-  return read_npy(std::string(KERF_GOLDEN_DIR) + "/" + name + ".npy");
+  return read_npy(std::string(golden_folder) + "/" + name + ".npy");
 }
 }  // namespace
 
@@ -57,6 +59,6 @@ std::vector<std::byte> golden_bytes(const std::string& name, std::size_t element
 
 std::vector<std::int64_t> golden_shape(const std::string& name) { return golden_file(name).shape; }
 
-std::string golden_manifest() { return read_file(std::string(KERF_GOLDEN_DIR) + "/manifest.json"); }
+std::string golden_manifest() { return read_file(std::string(golden_folder) + "/manifest.json"); }
 
 }  // namespace kerf::test

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/paths.h"
+
 namespace kerf::test {
 
 // Arguments of a command line.
@@ -24,12 +26,10 @@ struct Ran {
 Ran run_executable(const std::string& program, const std::vector<std::string>& arguments,
                    const std::vector<std::string>& environment = {}, int to = -1);
 
-#ifdef KERF_PROGRAM
 // The kerf of this build.
 inline Ran run_program(const std::vector<std::string>& arguments,
                        const std::vector<std::string>& environment = {}, int to = -1) {
-  return run_executable(KERF_PROGRAM, arguments, environment, to);
+  return run_executable(program_path, arguments, environment, to);
 }
-#endif
 
 }  // namespace kerf::test
