@@ -11,6 +11,7 @@
 #include "kerf/checkpoint/internal/families.h"
 #include "kerf/checkpoint/internal/layer.h"
 #include "kerf/checkpoint/internal/quantisation.h"
+#include "kerf/checkpoint/internal/quantised_experts.h"
 #include "kerf/numeric/nvfp4_range.h"
 
 namespace kerf::checkpoint {
@@ -159,7 +160,7 @@ const Dialect& dialect_of(std::int64_t layer, const Outline& found, internal::St
 
 // The algorithm of a layer's experts by the configuration. Where it leaves out a layer that the files hold as
 // NVFP4 all the same, the tensors count, and a note says so.
-std::string algo_of(const internal::LayerSource& source, const internal::QuantisedExperts& quantised) {
+std::string algo_of(const internal::LayerSource& source, internal::QuantisedExperts& quantised) {
   const Dialect& d = *source.dialect;
   const std::string experts = source.prefix + source.root.substr(0, source.root.size() - 1);
   std::vector<std::string> parts;
@@ -271,7 +272,7 @@ Checkpoint Checkpoint::make(const std::shared_ptr<State>& state) {
   std::vector<std::int64_t> weight_only;
   std::vector<std::int64_t> unused_inputs;
   std::vector<std::int64_t> unlike;  // quantised where the configuration says not, or the other way round
-  const internal::QuantisedExperts quantised(config);
+  internal::QuantisedExperts quantised(config);
   const internal::Family family = internal::family_named(config.family);
   for (const auto& [l, found] :
        outline(state->directory, *state->table, config, state->notes, state->layer_faults)) {
@@ -285,6 +286,7 @@ Checkpoint Checkpoint::make(const std::shared_ptr<State>& state) {
                                  config.intermediate,
                                  config.model_hidden,
                                  {}};
+    const Dialect& dialect = *source.dialect;
     const std::string algo = algo_of(source, quantised);
     // One algorithm for all that is not excluded is that of an excluded layer that is quantised.
     const bool one = config.quant_algo != internal::mixed_precision && config.quantised_modules.empty();
@@ -297,6 +299,12 @@ Checkpoint Checkpoint::make(const std::shared_ptr<State>& state) {
       fail(ErrorKind::unsupported,
            "{}: layer {}: its experts are quantised as {}, kerf implements NVFP4 and W4A16_NVFP4",
            config.quant_said_in, l, shown(algo));
+    if (nvfp4 && !config.quant_tool.empty() &&
+        dialect.divisors != (config.quant_tool == internal::compressed_tensors_tool))
+      fail(ErrorKind::checkpoint,
+           "{}: layer {}: this is {}'s, but the tensors have the names of {}, whose global scales are the "
+           "others' reciprocals: wanted one tool's",
+           config.quant_said_in, l, config.quant_tool, dialect.name);
     if (nvfp4 != said) unlike.push_back(l);
     if (nvfp4 && layer->quant_algo() == "W4A16_NVFP4")
       (layer->has_input_scales() ? unused_inputs : weight_only).push_back(l);

@@ -1,7 +1,7 @@
 // compressed-tensors' part of config.json: groups of modules with descriptions of their weights and inputs.
 // Every key of a description is known and either changes nothing here or has the value that NVFP4 has.
 #include <algorithm>
-#include <array>
+#include <map>
 #include <set>
 
 #include "kerf/base/file.h"
@@ -16,9 +16,11 @@ using nlohmann::json;
 
 constexpr std::string_view kFormat = "nvfp4-pack-quantized";
 
-// "weights.actorder is \"group\"", of a value that kerf has no NVFP4 with.
-std::string other_value(std::string_view part, std::string_view key, const json& value) {
-  return fmt::format("{}.{} is {}", part, key, shown(value.dump()));
+// "weights.actorder is \"group\", NVFP4 has none", of a value that is not NVFP4's.
+std::string other_value(std::string_view part, std::string_view key, const json& value,
+                        std::string_view wanted) {
+  return fmt::format("{}.{} is {}, {}{}", part, key, shown(value.dump()),
+                     wanted.empty() ? "which kerf does not know" : "NVFP4 has ", wanted);
 }
 
 // What a description says that NVFP4 does not have, with key and value; empty for NVFP4's. `inputs`: of
@@ -35,30 +37,40 @@ std::string other_than_nvfp4(const json& values, std::string_view part, bool inp
                    [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
     return lower == name;
   };
-  // The tool's own values where a key is absent are others.
-  for (const char* key : {"num_bits", "type", "group_size"})
+  // The tool's own values where one of these is absent are others.
+  for (const char* key : {"num_bits", "type", "strategy", "group_size"})
     if (!values.contains(key)) return fmt::format("{} has no {}", part, key);
   for (const auto& [key, value] : values.items()) {
     bool fits = value.is_null();
-    if (key == "num_bits")
+    std::string_view wanted;
+    if (key == "num_bits") {
       fits = value == 4;
-    else if (key == "type")
+      wanted = "4";
+    } else if (key == "type") {
       fits = named(value, "float");
-    else if (key == "group_size")
+      wanted = "float";
+    } else if (key == "group_size") {
       fits = value == 16;
-    else if (key == "strategy")
-      fits = fits || named(value, "tensor_group");
-    else if (key == "symmetric")
-      fits = fits || value == true;
-    else if (key == "dynamic")  // "local": block scales of the moment under a stored global scale
+      wanted = "16";
+    } else if (key == "strategy") {
+      fits = named(value, "tensor_group");
+      wanted = "tensor_group";
+    } else if (key == "symmetric") {
+      fits = value == true;
+      wanted = "true";
+    } else if (key == "dynamic") {  // "local": block scales of the moment under a stored global scale
       fits = fits || value == false || (inputs && named(value, "local"));
-    else if (key == "actorder")  // of GPTQ: "group" permutes columns, "weight" leaves them where they are
+      wanted = inputs ? "local or false" : "false";
+    } else if (key == "actorder") {  // of GPTQ: "group" permutes columns, "weight" leaves them where they are
       fits = fits || (!inputs && either(value, {false, "weight", "static"}));
-    else if (key == "scale_dtype")
+      wanted = inputs ? "none" : "weight, static or none";
+    } else if (key == "scale_dtype") {
       fits = fits || either(value, {"torch.float8_e4m3fn", "float8_e4m3fn"});
-    else if (key == "zp_dtype" || key == "observer" || key == "observer_kwargs")
+      wanted = "torch.float8_e4m3fn";
+    } else if (key == "zp_dtype" || key == "observer" || key == "observer_kwargs") {
       fits = true;  // no zero points where it is symmetric; calibration
-    if (!fits) return other_value(part, key, value);
+    }
+    if (!fits) return other_value(part, key, value, wanted);
   }
   return {};
 }
@@ -69,6 +81,11 @@ std::string algo_of_group(const json& group, const json& format) {
     const auto found = group.find(key);
     return found == group.end() || found->is_null() ? nullptr : &*found;
   };
+  const json* own = part("format");
+  // The group's and the file's, where each says one.
+  for (const json* said : {own, &format})
+    if (said != nullptr && !said->is_null() && *said != kFormat && *said != "mixed-precision")
+      return fmt::format("format is {}, wanted {}", shown(said->dump()), kFormat);
   const json* weights = part("weights");
   if (weights == nullptr) return "weights as they were";
   if (std::string other = other_than_nvfp4(*weights, "weights", false); !other.empty()) return other;
@@ -78,10 +95,6 @@ std::string algo_of_group(const json& group, const json& format) {
       return other;
   if (const json* outputs = part("output_activations"))
     return fmt::format("output_activations is {}", got(*outputs));
-  const json* own = part("format");
-  const json& used = own != nullptr ? *own : format;
-  if (!used.is_null() && used != kFormat && used != "mixed-precision")
-    return fmt::format("format is {}", shown(used.dump()));
   for (const auto& [key, value] : group.items())
     if (key != "weights" && key != "input_activations" && key != "output_activations" && key != "targets" &&
         key != "format" && !value.is_null())
@@ -106,12 +119,14 @@ void refuse_transforms(const Keys& keys) {
 Quantisation read_compressed_tensors(const Keys& keys) {
   Quantisation out;
   out.said_in = keys.file();
+  out.tool = compressed_tensors_tool;
   refuse_transforms(keys);
   const json* groups = keys.find("config_groups");
   if (groups == nullptr || !groups->is_object() || groups->empty())
     fail(ErrorKind::checkpoint, "{}: no config_groups, wanted an object", keys.file());
   const auto format = keys.string("format");
   std::set<std::string> algos;
+  std::map<std::string, QuantisedModules> targeted;
   for (const auto& entry : groups->items()) {
     const std::string name = fmt::format("config_groups.{}", shown(entry.key()));
     const Keys group(fmt::format("{}: {}", keys.file(), name), entry.value());
@@ -122,7 +137,15 @@ Quantisation read_compressed_tensors(const Keys& keys) {
     if (targets.empty())
       fail(ErrorKind::checkpoint, "{}: targets is {}, wanted names, patterns or classes of modules",
            group.file(), group.find("targets") == nullptr ? "absent" : "empty");
-    for (const std::string& target : targets) out.modules.push_back({target, algo, name + ".targets"});
+    for (const std::string& target : targets) {
+      const auto [first, added] = targeted.try_emplace(target, QuantisedModules{target, algo, name});
+      if (added)
+        out.modules.push_back({target, algo, name + ".targets"});
+      else if (first->second.algo != algo)  // the tools that load it differ in which of them counts
+        fail(ErrorKind::checkpoint,
+             "{}: {} and {} both have the target '{}' and quantise it in two ways: wanted one", keys.file(),
+             first->second.by, name, shown(target));
+    }
   }
   if (std::none_of(algos.begin(), algos.end(), is_nvfp4))
     fail(ErrorKind::unsupported, "{}: format '{}' has {}, kerf implements NVFP4 and W4A16_NVFP4 ({})",

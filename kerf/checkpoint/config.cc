@@ -14,6 +14,7 @@
 #include "kerf/checkpoint/internal/known_keys.h"
 #include "kerf/checkpoint/internal/layer_keys.h"
 #include "kerf/checkpoint/internal/quantisation.h"
+#include "kerf/checkpoint/internal/quantised_experts.h"
 #include "kerf/checkpoint/internal/routing_keys.h"
 
 namespace kerf::checkpoint {
@@ -25,8 +26,6 @@ using internal::Keys;
 using internal::most_config_bytes;
 using nlohmann::json;
 
-constexpr std::int64_t kMostMatches = std::int64_t{1}
-                                      << 20;  // of layers with patterns: some seconds at worst
 constexpr double kShiftedAlpha = 1.702;
 constexpr double kShiftedLimit = 7.0;
 
@@ -144,6 +143,7 @@ std::int64_t shared_experts_of(const Keys& keys) {
 void apply(internal::Quantisation quantisation, ModelConfig& config) {
   config.quant_algo = std::move(quantisation.algo);
   config.quant_said_in = std::move(quantisation.said_in);
+  config.quant_tool = std::move(quantisation.tool);
   config.group_size = quantisation.group_size;
   config.excluded_by = std::move(quantisation.excluded_by);
   config.excluded_modules = std::move(quantisation.excluded);
@@ -240,6 +240,9 @@ ModelConfig config_of(const ConfigTexts& texts, const std::filesystem::path& dir
   if (!out.quant_algo.empty() && out.quant_algo != quantisation.algo)
     fail(ErrorKind::checkpoint, "{}: quant_algo is {}, but config.json's quantization_config says {}",
          file.string(), quantisation.algo, out.quant_algo);
+  if (!out.quant_tool.empty() && out.quant_tool != quantisation.tool)
+    fail(ErrorKind::checkpoint, "{}: is {}'s, but config.json's quantization_config is {}'s: wanted one",
+         file.string(), quantisation.tool, out.quant_tool);
   apply(std::move(quantisation), out);
   return out;
 }
@@ -263,20 +266,14 @@ std::int64_t routed_layers(const ModelConfig& config) {
 std::int64_t excluded_layers(const ModelConfig& config) {
   ModelConfig asked = config;
   if (asked.quant_algo.empty()) asked.quant_algo = "NVFP4";  // the lists alone are asked about
-  const internal::QuantisedExperts quantised(asked);
-  const auto most = static_cast<std::size_t>(kMostMatches / std::max<std::int64_t>(config.layers, 1));
-  if (quantised.patterns() > most)
-    fail(ErrorKind::checkpoint,
-         "{}: {} globs in exclude_modules and the like for {} layers, wanted at most {}",
-         config.quant_said_in.empty() ? "the configuration" : config.quant_said_in, quantised.patterns(),
-         config.layers, most);
+  internal::QuantisedExperts quantised(asked);
   const bool quantised_elsewhere = !quantised.elsewhere().empty();
   // Whether the lists leave out the layer's experts, whatever the model calls itself and them.
   const auto excluded = [&](std::int64_t layer) {
     bool named = quantised_elsewhere;
     for (const std::string_view base : internal::layer_bases) {
       const std::string prefix = fmt::format("{}layers.{}.", base, layer);
-      if (!quantised.may_name(layer, prefix)) continue;
+      if (!quantised.may_name(prefix)) continue;
       for (const std::string_view root : internal::expert_roots) {
         const std::string experts = fmt::format("{}{}", prefix, root.substr(0, root.size() - 1));
         const std::array<std::string, 3> parts = {experts + ".0.gate_proj", experts + ".0.w1",

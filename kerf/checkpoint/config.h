@@ -99,6 +99,7 @@ struct ModelConfig {
   // quantised.
   std::string quant_algo;
   std::string quant_said_in;  // file and key of what follows, for messages
+  std::string quant_tool;     // whose form it is: "ModelOpt", "compressed-tensors"
   std::int64_t group_size = 16;
   std::string excluded_by;                          // the key that the next are of
   std::vector<std::string> excluded_modules;        // names, globs, "re:..."

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <set>
 
 #include "kerf/base/error.h"
+#include "kerf/checkpoint/internal/module_rules.h"
 
 namespace kerf::checkpoint::internal {
 namespace {
@@ -45,26 +47,97 @@ TEST(Patterns, RegularExpressionsMatchFromTheStart) {
     EXPECT_FALSE(covers(no, kLeaf)) << no;
 }
 
+TEST(Patterns, FlagsBoundariesAndCountsOfPython) {
+  for (const char* yes :
+       {"re:(?i)MODEL\\.", "re:model\\b", "re:(?P<root>model)", "re:.{30,}", "re:m{1}odel",
+        "re:[a-z.]{5}\\.layers", "re:(((o|m){1}d?){2})el", "re:\\Amodel", "re:model[.]layers"})
+    EXPECT_TRUE(covers(yes, kLeaf)) << yes;
+  for (const char* no : {"re:MODEL", "re:mod\\b", "re:.{60,}", "re:model$"})
+    EXPECT_FALSE(covers(no, kLeaf)) << no;
+}
+
 TEST(Patterns, WhatCannotBeReadIsRefusedByName) {
-  for (const char* bad : {"re:(?=x)", "re:(?i)x", "re:(a)\\1", "re:a{300}", "re:(((a{9}){9}){9})", "re:[a",
-                          "re:a\\", "re:\\bx", "re:(", "re:a++"}) {
+  for (const char* bad : {"re:(?=x)", "re:(?<!x)y", "re:(?x)y", "re:(a)\\1", "re:a{1001}",
+                          "re:((a{255}){255})", "re:[a", "re:a\\", "re:(", "re:a++", "re:a{2}{3}", "re:\\Qa",
+                          "re:\\pN", "re:a{,3}", "re:[[:alpha:]]", "re:\\x{61}"}) {
+    const ModulePattern pattern(bad, true);
+    EXPECT_FALSE(pattern.readable()) << bad;
     try {
-      (void)covers(bad, kLeaf);
+      (void)pattern.covers(kLeaf);
       ADD_FAILURE() << bad << " was read";
     } catch (const Error& e) {
       EXPECT_EQ(e.kind(), ErrorKind::unsupported);
       EXPECT_NE(std::string(e.what()).find(bad), std::string::npos) << e.what();
     }
   }
-  EXPECT_FALSE(posix_of(std::string(2000, 'a')));
+  EXPECT_FALSE(ModulePattern("re:" + std::string(2000, 'a'), true).readable());
 }
 
-// Nested repetitions, which an engine that backtracks takes years for.
+// Nested repetitions, which an engine that backtracks takes years for; stars that a glob may backtrack over.
 TEST(Patterns, NothingTakesLong) {
   const auto start = std::chrono::steady_clock::now();
   EXPECT_FALSE(covers("re:(a*)*b", std::string(200, 'a')));
   EXPECT_FALSE(covers("re:(a|a)*(a|aa)*(a+)+b", std::string(200, 'a')));
+  std::string stars;
+  for (int i = 0; i < 100; ++i) stars += "*a";
+  EXPECT_FALSE(covers(stars + "*b", std::string(200, 'a')));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+}
+
+TEST(Rules, NamesCountBeforePatternsAndTheLongestFirst) {
+  ModuleRules rules;
+  for (const auto& [text, says] : {std::pair{"model.layers.3", "outer"},
+                                   {"model.layers.3.mlp.experts", "inner"},
+                                   {"re:.*experts.*", "pattern"},
+                                   {"model.layers.3.mlp.experts.7.up_proj", "part"}})
+    rules.add(ModulePattern(text, true), says);
+  Effort effort;
+  const auto said = [&](std::string_view module) {
+    const std::string* found = rules.find(module, effort);
+    return found == nullptr ? "nothing" : *found;
+  };
+  EXPECT_EQ(said(kLeaf), "inner");
+  EXPECT_EQ(said("model.layers.3.self_attn"), "outer");
+  EXPECT_EQ(said("model.layers.4.mlp.experts.0"), "pattern");
+  EXPECT_EQ(said("model.layers.33.mlp"), "nothing");
+  EXPECT_EQ(said("model.layers.3.mlp.experts.7.up_proj"), "part");
+  std::set<std::string> all;
+  rules.collect(kLeaf, all, effort);
+  EXPECT_EQ(all, (std::set<std::string>{"outer", "inner", "pattern"}));
+  std::vector<std::string> parts;
+  rules.each_name("model.layers.3.mlp.experts.", [&](std::string_view name, const std::string& says) {
+    parts.push_back(std::string(name) + "=" + says);
+  });
+  EXPECT_EQ(parts, std::vector<std::string>{"model.layers.3.mlp.experts.7.up_proj=part"});
+}
+
+TEST(Rules, MayNameLooksBothWays) {
+  ModuleRules rules;
+  rules.add(ModulePattern("model.layers.3.mlp", true), "");
+  rules.add(ModulePattern("model.layers.5*", true), "");
+  rules.add(ModulePattern("visual", true), "");
+  for (const char* yes : {"model.layers.3.", "model.layers.3.mlp.experts.", "model.layers.5.",
+                          "model.layers.51.", "visual.layers.0."})
+    EXPECT_TRUE(rules.may_name(yes)) << yes;
+  for (const char* no :
+       {"model.layers.4.", "model.layers.33.", "backbone.layers.3.", "model.layers.3.self_attn."})
+    EXPECT_FALSE(rules.may_name(no)) << no;
+}
+
+// What comparing costs is counted; what a name costs is not, it is looked up.
+TEST(Rules, EffortEnds) {
+  ModuleRules rules;
+  for (int i = 0; i < 500; ++i) rules.add(ModulePattern("re:.*a.*" + std::to_string(i) + ".*b", true), "");
+  Effort effort;
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    for (int i = 0; i < 1 << 24; ++i) (void)rules.find(kLeaf, effort);
+    ADD_FAILURE() << "no end";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::unsupported);
+    EXPECT_NE(std::string(e.what()).find("500 patterns"), std::string::npos) << e.what();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "kerf/tools/verify.h"
 #include "tests/checkpoint/refusal.h"
+#include "tests/support/dialects.h"
 
 namespace kerf::checkpoint {
 namespace {
@@ -103,12 +104,23 @@ TEST(QuantisationKeys, CompressedTensorsValuesThatAreOthers) {
         Case{"input_activations/strategy", "token", "input_activations.strategy is \"token\""},
         Case{"input_activations/symmetric", false, "input_activations.symmetric is false"},
         Case{"input_activations/actorder", "weight", "input_activations.actorder is \"weight\""},
+        Case{"weights/strategy", nullptr, "weights.strategy is null, NVFP4 has tensor_group"},
+        Case{"weights/symmetric", nullptr, "weights.symmetric is null, NVFP4 has true"},
         Case{"output_activations", kValues, "output_activations is {"},
-        Case{"format", "float-quantized", "format is \"float-quantized\""}, Case{"smooth", 3, "smooth is 3"}})
+        Case{"format", "float-quantized", "format is \"float-quantized\", wanted nvfp4-pack-quantized"},
+        Case{"smooth", 3, "smooth is 3"}})
     EXPECT_THAT(refused(with(compressed(), group + c.at, c.value)),
                 AllOf(HasSubstr("config.json: quantization_config"), HasSubstr("config_groups.group_0: "),
                       HasSubstr(c.said)))
         << c.at;
+  // The format before what follows from it: Kimi-K2-Thinking's int4.
+  json int4 = with(with(compressed(), group + "format", "pack-quantized"), group + "weights/group_size", 32);
+  EXPECT_THAT(refused(int4), HasSubstr("format is \"pack-quantized\""));
+  json bare = compressed();
+  bare["config_groups"]["group_0"]["weights"].erase("strategy");
+  EXPECT_THAT(refused(bare), HasSubstr("weights has no strategy"));
+  EXPECT_THAT(refused(with(compressed(), "/format", "int-quantized")),
+              HasSubstr("format is \"int-quantized\""));
   json silent = with(compressed(), group + "format", nullptr);
   EXPECT_THAT(refused(with(silent, "/format", "float-quantized")),
               HasSubstr("format is \"float-quantized\""));
@@ -131,6 +143,67 @@ TEST(QuantisationKeys, CompressedTensorsValuesThatChangeNothing) {
     EXPECT_EQ(read(with(compressed(), group + at, value)).quant_algo, "NVFP4") << at;
   EXPECT_EQ(read(with(compressed(), group + "input_activations", nullptr)).quant_algo, "W4A16_NVFP4");
   EXPECT_EQ(read(with(compressed(), "/kv_cache_scheme", kValues)).quant_algo, "NVFP4");
+}
+
+// Which of two groups counts is another matter in every tool.
+TEST(QuantisationKeys, GroupsThatShareATarget) {
+  json two = compressed();
+  json& groups = two["config_groups"];
+  groups["group_1"] = groups["group_0"];
+  EXPECT_EQ(read(two).quant_algo, "NVFP4");
+  groups["group_1"]["input_activations"] = nullptr;
+  EXPECT_THAT(refused(two, ErrorKind::checkpoint),
+              AllOf(HasSubstr("config_groups.group_0 and config_groups.group_1"), HasSubstr("'Linear'")));
+  groups["group_1"]["targets"] = {"re:.*self_attn.*"};
+  EXPECT_EQ(read(two).quant_algo, "MIXED_PRECISION");
+  EXPECT_EQ(excluded_layers(read(two)), 0);
+  groups["group_1"]["targets"] = {"Embedding"};
+  EXPECT_EQ(excluded_layers(read(two)), 0);
+  groups["group_1"]["targets"] = {"FusedMoELinear"};
+  EXPECT_THAT(
+      refusal([&] { (void)excluded_layers(read(two)); }),
+      AllOf(HasSubstr("the class FusedMoELinear for W4A16_NVFP4"), HasSubstr("the class Linear for NVFP4")));
+}
+
+// All of a layer's experts are left out, or none.
+TEST(QuantisationKeys, SomeOfALayersExpertsLeftOut) {
+  const auto counted = [](const json& ignored) {
+    return excluded_layers(read(with(compressed(), "/ignore", ignored)));
+  };
+  const auto some = [](const json& ignored) {
+    return refusal([&] { (void)excluded_layers(read(with(compressed(), "/ignore", ignored))); });
+  };
+  const std::string experts = "model.layers.0.mlp.experts";
+  json all;
+  for (int e = 0; e < 4; ++e) all.push_back(experts + "." + std::to_string(e) + ".gate_proj");
+  EXPECT_EQ(counted(all), 1);
+  EXPECT_EQ(counted({experts}), 1);
+  EXPECT_EQ(counted({"re:.*experts.*"}), 1);
+  EXPECT_EQ(counted({"re:.*experts\\.\\d+\\..*"}), 1);
+  EXPECT_EQ(counted({"model.layers.0.mlp.gate", "model.layers.1.mlp.experts.2"}), 0);
+  for (const std::string& one : {experts + ".2", experts + ".0", experts + ".3.down_proj"})
+    EXPECT_THAT(some({one}), AllOf(HasSubstr("quantization_config: layer 0: ignore names 1 of its 4 experts"),
+                                   HasSubstr("wanted all of them or none")));
+  for (const char* pattern : {"re:.*experts\\.0\\..*", "re:.*experts\\.[12]\\..*", "*.experts.3.*"})
+    EXPECT_THAT(some({pattern}), HasSubstr("ignore leaves out ")) << pattern;
+}
+
+TEST(QuantisationKeys, ToolsThatContradictEachOther) {
+  json awq = {{"quant_method", "awq"}, {"quant_algo", "NVFP4"}};
+  EXPECT_THAT(refused(awq, ErrorKind::checkpoint), HasSubstr("quant_method is 'awq' beside a quant_algo"));
+  for (const char* method : {"modelopt", "modelopt_fp4", "modelopt_mixed"}) {
+    awq["quant_method"] = method;
+    EXPECT_EQ(read(awq).quant_algo, "NVFP4");
+  }
+  // Tensors with the other tool's names: their global scales are reciprocals of these.
+  for (const bool packed : {false, true}) {
+    Onehot onehot = packed ? test::restated(Onehot(), "compressed-tensors") : Onehot();
+    onehot.quantization.clear();
+    onehot.config["quantization_config"] =
+        packed ? R"({"quant_method": "modelopt", "quant_algo": "NVFP4"})" : compressed().dump();
+    EXPECT_THAT(test::refused_open(onehot),
+                AllOf(HasSubstr("layer 0: this is "), HasSubstr("wanted one tool's")));
+  }
 }
 
 TEST(QuantisationKeys, ModelOptsKeys) {
@@ -164,9 +237,10 @@ TEST(QuantisationKeys, ModelOptsKeys) {
 }
 
 TEST(QuantisationKeys, PatternsAreNamedWithFileAndKey) {
-  const auto unreadable = [](const json& quantisation) {
-    return refusal([&] { (void)excluded_layers(read(quantisation)); }, ErrorKind::unsupported);
+  const auto unreadable_of = [](const ModelConfig& config) {
+    return refusal([&] { (void)excluded_layers(config); }, ErrorKind::unsupported);
   };
+  const auto unreadable = [&](const json& quantisation) { return unreadable_of(read(quantisation)); };
   for (const char* bad : {"re:(?=x)", "re:(", "re:(a)\\1"}) {
     EXPECT_THAT(unreadable(with(compressed(), "/ignore", {bad})),
                 AllOf(HasSubstr("config.json: quantization_config: ignore has the pattern '"), HasSubstr(bad),
@@ -178,8 +252,11 @@ TEST(QuantisationKeys, PatternsAreNamedWithFileAndKey) {
   }
   ModelConfig many = read(with(compressed(), "/ignore", {"re:a", "re:b"}));
   many.layers = 1 << 20;
-  EXPECT_THAT(refusal([&] { (void)excluded_layers(many); }),
-              HasSubstr("config.json: quantization_config: 2 globs"));
+  EXPECT_THAT(unreadable_of(many), AllOf(HasSubstr("config.json: quantization_config: 2 patterns of modules"),
+                                         HasSubstr("wanted fewer")));
+  many.layers = 1;
+  many.excluded_modules.assign(501, "re:a");
+  EXPECT_THAT(unreadable_of(many), HasSubstr("quantization_config: ignore has more than 500 expressions"));
 }
 
 // quantized_layers with a line for each module, all of one expert's but those that end in `but`.

@@ -139,7 +139,8 @@ Onehot restated(const Onehot& plain, const std::string& dialect) {
         R"({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "config_groups": {"group_0":
             {"targets": ["Linear"],
              "weights": {"num_bits": 4, "type": "float", "group_size": 16, "strategy": "tensor_group"},
-             "input_activations": {"num_bits": 4, "type": "float", "group_size": 16, "dynamic": "local"}}},
+             "input_activations": {"num_bits": 4, "type": "float", "group_size": 16, "strategy": "tensor_group",
+                                   "dynamic": "local"}}},
             "ignore": ["lm_head", "re:.*gate$"]})";
   }
   if (dialect == "gpt-oss") to.config["model_type"] = R"("gpt_oss")";
