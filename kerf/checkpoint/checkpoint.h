@@ -74,6 +74,7 @@ class MoeLayer {
   [[nodiscard]] virtual std::int64_t index() const = 0;
   [[nodiscard]] virtual const std::string& prefix() const = 0;  // of its tensors' names: "model.layers.0."
   [[nodiscard]] virtual ExpertKind kind() const = 0;
+  [[nodiscard]] virtual const std::string& root() const = 0;  // of its experts' below that: "mlp.experts."
   // "per-expert", "fused", ...: docs/formats.md; "exported"
   [[nodiscard]] virtual std::string_view dialect() const = 0;
   // Expert e in [0, E): where its tensors lie; dtype and shape have been checked against the config. Of an
@@ -112,6 +113,9 @@ class MoeLayer {
   // A tensor of this layer by its name below the layer's prefix ("mlp.experts.post_expert_norm.weight"),
   // read. The names of config.h stand for what models call the same tensor.
   [[nodiscard]] virtual std::optional<tensor::TensorView> find(std::string_view suffix) const = 0;
+  // The name in the file of a tensor of this layer: the prefix, then `suffix` or, where the file has the
+  // tensor under another of its spellings, that one. Error{checkpoint} where it has it under two.
+  [[nodiscard]] virtual std::string full_name(std::string_view suffix) const = 0;
   // The same, not read yet.
   [[nodiscard]] virtual std::optional<tensor::StoredTensor> stored(std::string_view suffix) const = 0;
   // Bytes of one expert in the file.

@@ -9,6 +9,7 @@
 #include "kerf/base/json.h"
 #include "kerf/base/text.h"
 #include "kerf/checkpoint/atomic_file.h"
+#include "kerf/checkpoint/dialect.h"
 
 namespace kerf::checkpoint {
 
@@ -70,7 +71,10 @@ json json_of(const ExportedLayer& layer) {
   return {{"layer", layer.index},
           {"kind", layer.kind == ExpertKind::nvfp4 ? "nvfp4" : "bf16"},
           {"prefix", layer.prefix},
-          {"fused", layer.fused},
+          {"root", layer.root},
+          {"dialect", layer.dialect},
+          {"codes", tensor::name(layer.codes)},
+          {"names", layer.names},
           {"input_scales", layer.has_inputs},
           {"scale_shapes", std::move(shapes)}};
 }
@@ -93,7 +97,19 @@ ExportedLayer layer_of(const json& value, const std::string& file) {
   if (kind != "nvfp4" && kind != "bf16") o.wrong("kind", "nvfp4 or bf16");
   out.kind = kind == "nvfp4" ? ExpertKind::nvfp4 : ExpertKind::bf16;
   out.prefix = o.text("prefix");
-  out.fused = o.flag("fused");
+  out.root = o.text("root");
+  out.dialect = o.text("dialect");
+  const auto all = dialects();
+  if (std::none_of(all.begin(), all.end(), [&](const Dialect& d) { return d.name == out.dialect; }))
+    o.wrong("dialect", "a dialect that this kerf knows");
+  const std::string codes = o.text("codes");
+  if (codes != "U8" && codes != "F4") o.wrong("codes", "U8 or F4");
+  out.codes = codes == "U8" ? tensor::Dtype::u8 : tensor::Dtype::f4;
+  if (!o.at("names").is_object()) o.wrong("names", "an object");
+  for (const auto& [name, other] : o.at("names").items()) {
+    if (!other.is_string()) o.wrong("names", "names of tensors");
+    out.names.emplace(name, other.get<std::string>());
+  }
   out.has_inputs = o.flag("input_scales");
   if (!o.at("scale_shapes").is_object()) o.wrong("scale_shapes", "an object");
   for (const auto& [name, dims] : o.at("scale_shapes").items()) {
@@ -237,11 +253,17 @@ void refuse_stopped_export(const std::filesystem::path& directory) {
 std::int64_t exported_ranks_in(const std::filesystem::path& directory) {
   std::set<std::int64_t> found;
   std::optional<std::int64_t> ranks;
+  std::string other;  // a checkpoint's file, the first by name
   std::error_code error;
   for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end;
        it.increment(error)) {
-    const auto name = parse_export_file_name(it->path().filename().string());
-    if (!name) continue;
+    std::string text = it->path().filename().string();
+    const auto name = parse_export_file_name(text);
+    if (!name) {
+      const bool of_checkpoint = text == "config.json" || text.ends_with(".safetensors");
+      if (of_checkpoint && (other.empty() || text < other)) other = std::move(text);
+      continue;
+    }
     if (ranks && *ranks != name->ranks)
       fail(ErrorKind::checkpoint, "{}: files of an export for {} ranks and of one for {}, wanted one export",
            directory.string(), std::min(*ranks, name->ranks), std::max(*ranks, name->ranks));
@@ -249,6 +271,12 @@ std::int64_t exported_ranks_in(const std::filesystem::path& directory) {
     found.insert(name->rank);
   }
   if (!ranks) return 0;
+  if (!other.empty())
+    fail(ErrorKind::checkpoint,
+         "{}: an export for {} ranks and a checkpoint's {} in one directory, wanted one of them: which is "
+         "meant "
+         "cannot be told",
+         directory.string(), *ranks, shown(other));
   for (std::int64_t r = 0; r < *ranks; ++r)
     if (!found.contains(r))
       fail(ErrorKind::checkpoint,

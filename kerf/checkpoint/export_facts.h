@@ -13,12 +13,13 @@
 
 #include "kerf/checkpoint/checkpoint.h"
 #include "kerf/checkpoint/config.h"
+#include "kerf/tensor/dtype.h"
 #include "kerf/tensor/view.h"
 
 namespace kerf::checkpoint {
 
 // Of the files: counted up with every change that an older reader would misread.
-inline constexpr std::int64_t export_format = 2;
+inline constexpr std::int64_t export_format = 3;
 // Of the bytes of experts in them.
 inline constexpr std::string_view export_layout = "trtllm-gen-1";
 
@@ -43,12 +44,17 @@ struct ExportPlacement {
 struct ExportedLayer {
   std::int64_t index = 0;
   ExpertKind kind = ExpertKind::nvfp4;
-  std::string prefix;       // of its tensors, here and in the source: "model.layers.0."
-  bool fused = false;       // the source named its experts so; else one by one
-  bool has_inputs = false;  // input scales; else weight-only
-  // Dimensions of the source's tensors of scales, by their names below mlp.experts. (fused), or
-  // "weight_scale_2" and "input_scale" alone.
+  std::string prefix;                       // of its tensors, here and in the source: "model.layers.0."
+  std::string root;                         // of its experts in the source, below the prefix: "mlp.experts."
+  std::string dialect;                      // of them in the source (dialect.h)
+  tensor::Dtype codes = tensor::Dtype::u8;  // of NVFP4 codes in the source: U8 or F4
+  bool has_inputs = false;                  // input scales; else weight-only
+  // Dimensions of the source's tensors of scales: by their names below the root where experts are stacked,
+  // else "weight_scale_2" and "input_scale" alone.
   std::map<std::string, tensor::Shape> scale_shapes;
+  // What the source calls the tensors beside the experts, where it is another name than here: both below the
+  // prefix.
+  std::map<std::string, std::string> names;
 
   friend bool operator==(const ExportedLayer&, const ExportedLayer&) = default;
 };
@@ -105,7 +111,7 @@ bool is_export_temporary(std::string_view name);
 void refuse_stopped_export(const std::filesystem::path& directory);
 
 // How many ranks' files a directory has, 0 where it is no export. Error{checkpoint} where there are files of
-// exports for several numbers of ranks, or a rank's is missing.
+// exports for several numbers of ranks, a rank's is missing, or a checkpoint's files are there, too.
 std::int64_t exported_ranks_in(const std::filesystem::path& directory);
 
 }  // namespace kerf::checkpoint

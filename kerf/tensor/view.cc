@@ -31,10 +31,9 @@ std::string Shape::text() const { return fmt::format("[{}]", fmt::join(dims(), "
 std::int64_t bytes_of(Dtype dtype, const Shape& shape) {
   const std::int64_t n = shape.elements();
   const int b = bits(dtype);
-  if (b == 4) return (n + 1) / 2;
-  if (n > (std::int64_t{1} << 62) / (b / 8))
+  if (n > (std::int64_t{1} << 62) / b)
     fail(ErrorKind::unsupported, "shape {} has too many bytes", shape.text());
-  return n * (b / 8);
+  return (n * b + 7) / 8;
 }
 
 void pack(const StridedBytes& from, std::byte* to) {

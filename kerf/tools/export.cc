@@ -8,6 +8,7 @@
 
 #include "kerf/base/build_info.h"
 #include "kerf/base/format.h"
+#include "kerf/checkpoint/dialect.h"
 #include "kerf/checkpoint/export_file.h"
 #include "kerf/comm/agree.h"
 #include "kerf/decode/shard.h"
@@ -36,19 +37,18 @@ bool is_own(const std::string& name) {
   return checkpoint::parse_export_file_name(name).has_value() || checkpoint::is_export_temporary(name);
 }
 
-tensor::Shape shape_in(const checkpoint::MoeLayer& layer, const std::string& suffix,
-                       const tensor::Shape& otherwise) {
-  const auto stored = layer.stored("mlp.experts." + suffix);
-  return stored ? stored->shape : otherwise;
-}
-
 ExportedLayer facts_of(const checkpoint::MoeLayer& layer, const checkpoint::LayerScales& scales,
                        std::int64_t experts) {
   ExportedLayer out;
   out.index = layer.index();
   out.kind = layer.kind();
   out.prefix = layer.prefix();
-  out.fused = layer.dialect() == "fused";
+  out.root = layer.root();
+  out.dialect = layer.dialect();
+  for (const std::string_view suffix : extras)
+    if (layer.stored(suffix))
+      if (std::string name = layer.full_name(suffix).substr(out.prefix.size()); name != suffix)
+        out.names.emplace(suffix, std::move(name));
   if (out.kind == ExpertKind::bf16) return out;
   out.has_inputs = !scales.weight_only;
   if (scales.weight_only && !scales.in_gate.empty())
@@ -56,17 +56,30 @@ ExportedLayer facts_of(const checkpoint::MoeLayer& layer, const checkpoint::Laye
          "layer {}: input scales beside experts that are weight-only (W4A16) by the configuration: an export "
          "has no place for them",
          layer.index());
-  const auto keep = [&](const std::string& name, const std::string& from, const tensor::Shape& otherwise) {
-    out.scale_shapes.emplace(name, shape_in(layer, from, otherwise));
+  const checkpoint::Dialect& dialect = checkpoint::dialect_named(out.dialect);
+  const auto stored = [&](std::size_t projection, checkpoint::Part part) {
+    return layer.stored(fmt::format("{}{}{}{}", out.root, dialect.stacked ? "" : "0.",
+                                    dialect.projections[projection],
+                                    dialect.parts[static_cast<std::size_t>(part)]));
   };
-  if (out.fused) {
-    keep("gate_up_proj_weight_scale_2", "gate_up_proj_weight_scale_2", {experts, 2});
-    keep("down_proj_weight_scale_2", "down_proj_weight_scale_2", {experts});
-    if (out.has_inputs) keep("gate_up_proj_input_scale", "gate_up_proj_input_scale", {experts, 2});
-    if (out.has_inputs) keep("down_proj_input_scale", "down_proj_input_scale", {experts});
-  } else {
-    keep("weight_scale_2", "0.gate_proj.weight_scale_2", {});
-    if (out.has_inputs) keep("input_scale", "0.gate_proj.input_scale", {});
+  if (const auto codes = stored(0, checkpoint::Part::weight)) out.codes = codes->dtype;
+  for (const checkpoint::Part part : {checkpoint::Part::global_scale, checkpoint::Part::input_scale}) {
+    if (part == checkpoint::Part::input_scale && !out.has_inputs) continue;
+    if (!dialect.stacked) {
+      // What is no divisor any more is a scalar, as ModelOpt's are.
+      const auto own = dialect.divisors ? std::nullopt : stored(0, part);
+      out.scale_shapes.emplace(part == checkpoint::Part::global_scale ? "weight_scale_2" : "input_scale",
+                               own ? own->shape : tensor::Shape());
+      continue;
+    }
+    for (const std::size_t projection : {0, 2}) {
+      const auto own = stored(projection, part);
+      out.scale_shapes.emplace(
+          fmt::format("{}{}", dialect.projections[projection], dialect.parts[static_cast<std::size_t>(part)]),
+          own ? own->shape
+              : tensor::Shape(projection == 0 ? std::vector{experts, std::int64_t{2}}
+                                              : std::vector{experts}));
+    }
   }
   return out;
 }

@@ -12,6 +12,7 @@
 #include "kerf/tensor/storage.h"
 #include "kerf/tools/export.h"
 #include "kerf/tools/internal/claim.h"
+#include "kerf/tools/internal/logical_tensors.h"
 
 namespace kerf::tools {
 
@@ -22,38 +23,13 @@ using checkpoint::Checkpoint;
 using checkpoint::ExpertKind;
 using checkpoint::ExportedLayer;
 using checkpoint::ExportFile;
+using internal::Bytes;
+using internal::Logical;
+using internal::LogicalTensor;
+using internal::Matrices;
 using tensor::Dtype;
-using Bytes = std::vector<std::byte>;
 
 constexpr const char* marker_name = ".kerf-export";
-
-// One kind of numbers of a layer, of all experts: gate and up [E, 2I, H / per] and down [E, H, I / per].
-struct Matrices {
-  std::int64_t experts = 0, hidden = 0, intermediate = 0;
-  std::int64_t unit = 1;      // bytes of one step along K
-  std::int64_t per_unit = 1;  // values of one such step
-  Bytes gate_up, down;
-
-  Matrices(const checkpoint::ModelConfig& c, std::int64_t bytes, std::int64_t values)
-      : experts(c.experts), hidden(c.hidden), intermediate(c.intermediate), unit(bytes), per_unit(values) {
-    gate_up.resize(static_cast<std::size_t>(experts * 2 * intermediate * row()));
-    down.resize(static_cast<std::size_t>(experts * hidden * column_bytes(intermediate)));
-  }
-  [[nodiscard]] std::int64_t row() const { return hidden / per_unit * unit; }
-  [[nodiscard]] std::int64_t column_bytes(std::int64_t width) const { return width / per_unit * unit; }
-
-  // Expert e's slice [first, first + width), as restore() gave it, where it belongs. What was padded is left.
-  void place(std::int64_t e, std::int64_t first, std::int64_t width, const Bytes& gate, const Bytes& up,
-             const Bytes& part) {
-    const std::int64_t kept = std::clamp<std::int64_t>(intermediate - first, 0, width);
-    std::byte* const rows = gate_up.data() + (e * 2 * intermediate + first) * row();
-    std::memcpy(rows, gate.data(), static_cast<std::size_t>(kept * row()));
-    std::memcpy(rows + intermediate * row(), up.data(), static_cast<std::size_t>(kept * row()));
-    for (std::int64_t h = 0; h < hidden; ++h)
-      std::memcpy(down.data() + (e * hidden + h) * column_bytes(intermediate) + column_bytes(first),
-                  part.data() + h * column_bytes(width), static_cast<std::size_t>(column_bytes(kept)));
-  }
-};
 
 // The pieces that restore() fills.
 struct Restored {
@@ -77,11 +53,6 @@ std::span<const std::byte> expert_of(const Bytes& all, std::int64_t e, std::int6
   const std::size_t each = all.size() / static_cast<std::size_t>(experts);
   return std::span(all).subspan(static_cast<std::size_t>(e) * each, each);
 }
-
-struct Logical {
-  Matrices weights;
-  std::optional<Matrices> scales;
-};
 
 void restore_nvfp4(const ExportFile& file, const std::string& prefix, const checkpoint::ModelConfig& config,
                    const Workers& workers, Logical& out) {
@@ -129,120 +100,6 @@ void restore_bf16(const ExportFile& file, const std::string& prefix, const check
   });
 }
 
-// A tensor to write, and its bytes.
-struct Out {
-  checkpoint::NamedShape shape;
-  Bytes own;                         // small ones
-  std::span<const std::byte> bytes;  // into the matrices, where `own` is empty
-  [[nodiscard]] std::span<const std::byte> data() const { return own.empty() ? bytes : std::span(own); }
-};
-
-Bytes bytes_of(std::span<const float> values) {
-  const auto raw = std::as_bytes(values);
-  return {raw.begin(), raw.end()};
-}
-
-// The values that a fused tensor of scales held: [E, 2] or [2E] (gate, up of each), [E], or one.
-Bytes fused_scales(const tensor::Shape& shape, std::span<const float> gate, std::span<const float> up) {
-  const std::int64_t count = shape.elements();
-  std::vector<float> out;
-  for (std::size_t e = 0; e < gate.size() && std::ssize(out) < count; ++e) {
-    out.push_back(gate[e]);
-    if (count == 2 * std::ssize(gate)) out.push_back(up[e]);
-  }
-  if (std::ssize(out) != count)
-    fail(ErrorKind::checkpoint, "scales of shape {} for {} experts", shape.text(), gate.size());
-  return bytes_of(out);
-}
-
-class LayerWriter {
- public:
-  LayerWriter(const ExportedLayer& facts, const checkpoint::ModelConfig& config, const Logical& logical)
-      : facts_(facts), config_(config), logical_(logical) {}
-
-  std::vector<Out> tensors(const checkpoint::LayerScales& scales) {
-    if (facts_.fused)
-      fused(scales);
-    else
-      per_expert(scales);
-    return std::move(out_);
-  }
-
- private:
-  [[nodiscard]] bool nvfp4() const { return facts_.kind == ExpertKind::nvfp4; }
-  [[nodiscard]] Dtype weight_dtype() const { return nvfp4() ? Dtype::u8 : Dtype::bf16; }
-  [[nodiscard]] std::int64_t packed(std::int64_t width) const { return nvfp4() ? width / 2 : width; }
-  [[nodiscard]] const tensor::Shape& scale_shape(const std::string& name) const {
-    const auto found = facts_.scale_shapes.find(name);
-    if (found == facts_.scale_shapes.end())
-      fail(ErrorKind::checkpoint, "layer {}: the export does not say what shape {} had", facts_.index, name);
-    return found->second;
-  }
-  void view(const std::string& name, Dtype dtype, const tensor::Shape& shape,
-            std::span<const std::byte> bytes) {
-    out_.push_back({{facts_.prefix + "mlp.experts." + name, dtype, shape}, {}, bytes});
-  }
-  void small(const std::string& name, const tensor::Shape& shape, Bytes bytes) {
-    out_.push_back({{facts_.prefix + "mlp.experts." + name, Dtype::f32, shape}, std::move(bytes), {}});
-  }
-
-  void fused(const checkpoint::LayerScales& s) {
-    const std::int64_t e = config_.experts;
-    const std::int64_t h = config_.hidden;
-    const std::int64_t i = config_.intermediate;
-    const auto scales = [&](const std::string& name, std::span<const float> gate, std::span<const float> up) {
-      small(name, scale_shape(name), fused_scales(scale_shape(name), gate, up));
-    };
-    view("gate_up_proj", weight_dtype(), {e, 2 * i, packed(h)}, logical_.weights.gate_up);
-    if (nvfp4()) {
-      view("gate_up_proj_weight_scale", Dtype::f8_e4m3, {e, 2 * i, h / 16}, logical_.scales->gate_up);
-      scales("gate_up_proj_weight_scale_2", s.ws2_gate, s.ws2_up);
-      if (facts_.has_inputs) scales("gate_up_proj_input_scale", s.in_gate, s.in_up);
-    }
-    view("down_proj", weight_dtype(), {e, h, packed(i)}, logical_.weights.down);
-    if (nvfp4()) {
-      view("down_proj_weight_scale", Dtype::f8_e4m3, {e, h, i / 16}, logical_.scales->down);
-      scales("down_proj_weight_scale_2", s.ws2_down, s.ws2_down);
-      if (facts_.has_inputs) scales("down_proj_input_scale", s.in_down, s.in_down);
-    }
-  }
-
-  // Expert e's rows of gate, up or down.
-  static std::span<const std::byte> part(const Matrices& m, std::int64_t e, int projection) {
-    if (projection == 2) return expert_of(m.down, e, m.experts);
-    const auto both = expert_of(m.gate_up, e, m.experts);
-    return both.subspan(projection == 1 ? both.size() / 2 : 0, both.size() / 2);
-  }
-
-  void per_expert(const checkpoint::LayerScales& s) {
-    const std::int64_t h = config_.hidden;
-    const std::int64_t i = config_.intermediate;
-    const std::array<const std::vector<float>*, 3> ws2 = {&s.ws2_gate, &s.ws2_up, &s.ws2_down};
-    const std::array<const std::vector<float>*, 3> inputs = {&s.in_gate, &s.in_up, &s.in_down};
-    for (std::int64_t e = 0; e < config_.experts; ++e)
-      for (int p = 0; p < 3; ++p) {
-        const std::string base =
-            fmt::format("{}.{}_proj.", e, std::array{"gate", "up", "down"}[static_cast<std::size_t>(p)]);
-        const std::int64_t rows = p == 2 ? h : i;
-        const std::int64_t columns = p == 2 ? i : h;
-        const auto scalar = [&](const std::string& name, const std::vector<float>& values) {
-          small(base + name, scale_shape(name),
-                bytes_of(std::span(values).subspan(static_cast<std::size_t>(e), 1)));
-        };
-        view(base + "weight", weight_dtype(), {rows, packed(columns)}, part(logical_.weights, e, p));
-        if (!nvfp4()) continue;
-        view(base + "weight_scale", Dtype::f8_e4m3, {rows, columns / 16}, part(*logical_.scales, e, p));
-        scalar("weight_scale_2", *ws2[static_cast<std::size_t>(p)]);
-        if (facts_.has_inputs) scalar("input_scale", *inputs[static_cast<std::size_t>(p)]);
-      }
-  }
-
-  const ExportedLayer& facts_;
-  const checkpoint::ModelConfig& config_;
-  const Logical& logical_;
-  std::vector<Out> out_;
-};
-
 // config.json as tools read it that know ModelOpt's names: what compressed-tensors says of the quantisation
 // is said as ModelOpt does. Everything else, and every other text, stays as it is.
 std::string config_text(const checkpoint::ExportFacts& facts) {
@@ -260,7 +117,8 @@ std::string config_text(const checkpoint::ExportFacts& facts) {
     if (name.is_string() && !name.get<std::string>().starts_with("re:")) excluded.push_back(name);
   for (const ExportedLayer& layer : facts.layers) {
     inputs = inputs || layer.has_inputs;
-    if (layer.kind == ExpertKind::bf16) excluded.push_back(layer.prefix + "mlp.experts*");
+    if (layer.kind == ExpertKind::bf16)
+      excluded.push_back(layer.prefix + layer.root.substr(0, layer.root.size() - 1) + "*");
   }
   *found = {{"quant_method", "modelopt"},
             {"quant_algo", inputs ? "NVFP4" : "W4A16_NVFP4"},
@@ -317,22 +175,26 @@ LogicalReport export_logical(const Checkpoint& from, const fs::path& directory, 
       else
         restore_bf16(file, prefix, config, workers, logical);
     }
-    std::vector<Out> tensors = LayerWriter(layer, config, logical).tensors(scales);
+    std::vector<LogicalTensor> tensors = internal::logical_tensors(layer, config, logical, scales);
     std::vector<tensor::TensorView> kept;  // the bytes of what stands beside the experts
     for (const std::string_view suffix :
          {checkpoint::post_norm_name, checkpoint::selection_bias_name, checkpoint::gate_name,
           checkpoint::pre_proj_name, checkpoint::pre_norm_name, checkpoint::post_proj_name})
       if (const auto view = beside.find(suffix)) {
-        tensors.push_back({{layer.prefix + std::string(suffix), view->dtype, view->shape}, {}, view->bytes});
+        const auto other = layer.names.find(std::string(suffix));
+        tensors.push_back({{layer.prefix + (other == layer.names.end() ? std::string(suffix) : other->second),
+                            view->dtype, view->shape},
+                           {},
+                           view->bytes});
         kept.push_back(*view);
       }
 
     const std::string file =
         fmt::format("model-{:05}-of-{:05}.safetensors", report.layers + 1, facts.layers.size());
     std::vector<checkpoint::NamedShape> shapes;
-    for (const Out& t : tensors) shapes.push_back(t.shape);
+    for (const LogicalTensor& t : tensors) shapes.push_back(t.shape);
     checkpoint::SafetensorsWriter writer(directory / file, shapes);
-    for (const Out& t : tensors) {
+    for (const LogicalTensor& t : tensors) {
       writer.append(t.data());
       map[t.shape.name] = file;
       report.bytes += std::ssize(t.data());

@@ -163,89 +163,6 @@ TEST(ExportCommand, RunHasTheRowsOfTheCheckpoint) {
   EXPECT_EQ(y((dir.path() / "tp").string(), {}), y(model(), {"--ranks", "2", "--mode", "tp"}));
 }
 
-// Every tensor of a directory's shards, by name.
-std::map<std::string, std::string> tensors_in(const fs::path& directory) {
-  std::map<std::string, std::string> out;
-  for (const auto& file : fs::directory_iterator(directory)) {
-    if (file.path().extension() != ".safetensors") continue;
-    const auto shard = checkpoint::SafetensorsFile::open(file.path());
-    for (const auto& [name, entry] : shard.header().tensors) {
-      const auto view = shard.at(name);
-      out[std::string(name)] =
-          std::string(tensor::name(view.dtype)) + view.shape.text() +
-          std::string(reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size());
-    }
-  }
-  return out;
-}
-
-struct Back {
-  const char* label;
-  bool wide;
-  Arguments exporting;
-};
-
-class ExportToLogical : public testing::TestWithParam<Back> {};
-
-TEST_P(ExportToLogical, GivesTheTensorsBackByteForByte) {
-  const Back& b = GetParam();
-  const TempDir dir;
-  const std::string from = b.wide ? model() : narrow();
-  const Ran there = exported(from, dir.path() / "ranks", b.exporting);
-  ASSERT_EQ(there.code, 0) << there.err;
-  const Ran back = exported((dir.path() / "ranks").string(), dir.path() / "logical", {"--to", "logical"});
-  ASSERT_EQ(back.code, 0) << back.err;
-  const auto wanted = tensors_in(from);
-  const auto got = tensors_in(dir.path() / "logical");
-  ASSERT_EQ(got.size(), wanted.size());
-  for (const auto& [name, value] : wanted) {
-    ASSERT_TRUE(got.contains(name)) << name;
-    EXPECT_TRUE(got.at(name) == value) << name;
-  }
-  for (const char* config : {"config.json", "hf_quant_config.json"})
-    EXPECT_EQ(read_text(dir.path() / "logical" / config), read_text(fs::path(from) / config));
-  // It is a checkpoint again.
-  EXPECT_EQ(run_program({"verify", (dir.path() / "logical").string()}).code, 0);
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    All, ExportToLogical,
-    testing::Values(Back{"FusedEp1", true, {"--ranks", "1"}}, Back{"FusedEp2", true, {"--ranks", "2"}},
-                    Back{"FusedEp4", true, {"--ranks", "4"}},
-                    Back{"FusedTp2", true, {"--ranks", "2", "--expert-tp"}},
-                    Back{"FusedTp4", true, {"--ranks", "4", "--expert-tp"}},
-                    Back{"FusedGrid", true, {"--ranks", "4", "--ep", "2", "--tp", "2", "--expert-tp"}},
-                    Back{"PerExpertPaddedEp2", false, {"--ranks", "2", "--pad"}},
-                    Back{"PerExpertPaddedTp2", false, {"--ranks", "2", "--pad", "--expert-tp"}},
-                    Back{"PerExpertUnevenTp2", false, {"--ranks", "2", "--pad", "--uneven", "--expert-tp"}}),
-    [](const auto& i) { return std::string(i.param.label); });
-
-TEST(ExportCommand, LogicalIsModelOptsInConfigToo) {
-  const TempDir dir;
-  const std::string from = (dir.path() / "from").string();
-  const auto ran = [&](const Arguments& a) {
-    const Ran r = run_program(a);
-    EXPECT_EQ(r.code, 0) << r.err;
-    return r;
-  };
-  ran({"synth", from, "--model", "qwen3-moe", "--experts", "4", "--hidden", "128", "--intermediate", "128",
-       "--layers", "2", "--top-k", "2", "--bf16-layers", "1", "--dialect", "compressed-tensors"});
-  ASSERT_EQ(exported(from, dir.path() / "ranks", {"--ranks", "2"}).code, 0);
-  ASSERT_EQ(exported((dir.path() / "ranks").string(), dir.path() / "logical", {"--to", "logical"}).code, 0);
-  const auto config = nlohmann::json::parse(read_text(dir.path() / "logical" / "config.json"));
-  const auto& quantisation = config["quantization_config"];
-  EXPECT_EQ(quantisation["quant_method"], "modelopt");
-  EXPECT_EQ(quantisation["quant_algo"], "NVFP4");
-  EXPECT_EQ(quantisation["group_size"], 16);
-  EXPECT_THAT(quantisation["exclude_modules"].get<std::vector<std::string>>(),
-              testing::AllOf(testing::Contains("model.layers.1.mlp.experts*"),
-                             testing::Each(testing::Not(testing::StartsWith("re:")))));
-  const auto digest = [&](const std::string& path) {
-    return json_of(ran({"decode", path, "--batch", "2", "--json"}))["steps"][0]["output_sha256"];
-  };
-  EXPECT_EQ(digest((dir.path() / "logical").string()), digest(from));
-}
-
 // An export of `model()` for two ranks that a test may spoil.
 class SpoiltExport : public testing::Test {
  protected:
@@ -294,8 +211,8 @@ TEST_F(SpoiltExport, AnotherLayoutOrFormatIsForeign) {
   expect_refusal(decoded(path(), {}), 3, {"layout 'trtllm-gen-2'", "trtllm-gen-1"});
   edited("trtllm-gen-2", "trtllm-gen-1");
   EXPECT_EQ(decoded(path(), {}).code, 0);
-  edited(R"(\"format\":2)", R"(\"format\":3)");
-  expect_refusal(decoded(path(), {}), 3, {"format 3", "format 2"});
+  edited(R"(\"format\":3)", R"(\"format\":2)");
+  expect_refusal(decoded(path(), {}), 3, {"format 2", "format 3", "export again"});
 }
 
 TEST_F(SpoiltExport, ABitIsFoundWhereverItTurned) {
@@ -399,6 +316,19 @@ TEST_F(SpoiltExport, FilesOfTwoExportsDoNotStart) {
   expect_refusal(decoded(path(), {}), 3, {"files of two exports"});
   EXPECT_EQ(run_program({"verify", path()}).code, 3);
   EXPECT_EQ(exported(path(), other.path() / "back", {"--to", "logical"}).code, 3);
+}
+
+// Neither hides the other.
+TEST_F(SpoiltExport, OneInACheckpointsDirectoryIsRefused) {
+  fs::copy_file(fs::path(model()) / "config.json", dir_.path() / "config.json");
+  for (const char* command : {"decode", "verify", "inspect", "plan"})
+    expect_refusal(run_program({command, path()}), 3,
+                   {"an export for 2 ranks and a checkpoint's config.json in one directory"});
+  fs::remove(dir_.path() / "config.json");
+  fs::copy_file(file(0), dir_.path() / "model.safetensors");
+  expect_refusal(decoded(path(), {}), 3, {"a checkpoint's model.safetensors"});
+  fs::remove(dir_.path() / "model.safetensors");
+  EXPECT_EQ(decoded(path(), {"--batch", "1"}).code, 0);
 }
 
 TEST_F(SpoiltExport, ARenamedFileIsNotAnotherRanks) {

@@ -14,7 +14,7 @@ namespace kerf::tensor {
 namespace {
 
 TEST(Dtype, NamesAndSizesComeInPairs) {
-  for (int d = 0; d <= static_cast<int>(Dtype::f64); ++d) {
+  for (int d = 0; d <= static_cast<int>(Dtype::c64); ++d) {
     const auto dtype = static_cast<Dtype>(d);
     EXPECT_EQ(dtype_named(name(dtype)), dtype);
     EXPECT_GE(bits(dtype), 4);
@@ -33,6 +33,10 @@ TEST(Shape, CountsItsElementsOrSaysWhyNot) {
   EXPECT_THROW((void)(Shape{-1, 2}).elements(), Error);
   EXPECT_THROW((void)(Shape{1, 1, 1, 1, 1, 1, 1, 1, 1}), Error);
   EXPECT_EQ(bytes_of(Dtype::f4, {3}), 2);
+  EXPECT_EQ(bytes_of(Dtype::f6_e2m3, {4, 3}), 9);
+  EXPECT_EQ(bytes_of(Dtype::f6_e3m2, {1}), 1);
+  EXPECT_EQ(bytes_of(Dtype::f8_e8m0, {5}), 5);
+  EXPECT_EQ(bytes_of(Dtype::c64, {5}), 40);
   EXPECT_EQ(bytes_of(Dtype::f32, {3, 2}), 24);
   EXPECT_THROW((void)bytes_of(Dtype::f64, {std::int64_t{1} << 61}), Error);
 }

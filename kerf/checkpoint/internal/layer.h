@@ -35,6 +35,7 @@ class Layer : public MoeLayer {
 
   [[nodiscard]] std::int64_t index() const final { return source_.index; }
   [[nodiscard]] const std::string& prefix() const final { return source_.prefix; }
+  [[nodiscard]] const std::string& root() const final { return source_.root; }
   [[nodiscard]] ExpertKind kind() const final { return kind_; }
   [[nodiscard]] std::string_view dialect() const final { return source_.dialect->name; }
   [[nodiscard]] bool copies() const final { return source_.dialect->transposed; }
@@ -53,9 +54,7 @@ class Layer : public MoeLayer {
   // Error{checkpoint} where the tensor is something else.
   [[nodiscard]] bool has_post_norm() const;
   [[nodiscard]] bool has_selection_bias() const;
-  // The name in the file of a tensor of this layer: the prefix, then `suffix` or, where the file has the
-  // tensor under another of its spellings, that one. Error{checkpoint} where it has it under two.
-  [[nodiscard]] std::string full_name(std::string_view suffix) const;
+  [[nodiscard]] std::string full_name(std::string_view suffix) const final;
   // The algorithm that the configuration gives these experts.
   [[nodiscard]] const std::string& quant_algo() const { return source_.quant_algo; }
   // The same layer, read by the readers of another table of the same files, which must outlive it.
