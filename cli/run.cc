@@ -103,6 +103,7 @@ void run(const Options& given, Context& context) {
     throw Error(ErrorKind::usage, "--mode tp cuts nothing with one rank in a row (--tp 1)");
   require(decode::foreign(from, o.ranks.ranks, o.mode == "tp" ? grid.tp : 1, o.ranks.fit));
   check_output(o, from);
+  (void)from.layer(o.layer);  // an argument, before files that take long to read
   for (const std::string& note : from.notes()) context.log.info(note);
   const checkpoint::ModelConfig& config = from.config();
   const auto file = checkpoint::SafetensorsFile::open(o.in);

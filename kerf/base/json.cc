@@ -1,5 +1,9 @@
 #include "kerf/base/json.h"
 
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
 #include <set>
 #include <string>
 #include <vector>
@@ -82,6 +86,67 @@ class Look : public nlohmann::json_sax<nlohmann::json> {
   std::int64_t bytes_ = 0;
 };
 
+// A number as Python writes it and JSON does not know it. While the parser is at work, a string of as many
+// bytes stands for it, so that errors name the right byte. A file may have such a string itself: it is taken
+// for the number, which it could have as well.
+struct NotFinite {
+  std::string_view word;
+  std::string_view stand_in;  // in quotes
+  double value;
+};
+constexpr std::array kNotFinite = {
+    NotFinite{"NaN", "\"\x7f\"", std::numeric_limits<double>::quiet_NaN()},
+    NotFinite{"Infinity", "\"\x7f+    \"", std::numeric_limits<double>::infinity()},
+    NotFinite{"-Infinity", "\"\x7f-     \"", -std::numeric_limits<double>::infinity()}};
+static_assert(kNotFinite[0].word.size() == kNotFinite[0].stand_in.size());
+static_assert(kNotFinite[1].word.size() == kNotFinite[1].stand_in.size());
+static_assert(kNotFinite[2].word.size() == kNotFinite[2].stand_in.size());
+
+// Whether `text`, after white space, goes on as after a value, and not as after a key.
+bool ends_value(std::string_view text) {
+  const std::size_t next = text.find_first_not_of(" \t\r\n");
+  return next == std::string_view::npos || text[next] == ',' || text[next] == ']' || text[next] == '}';
+}
+
+// The text with the one for the other where a value stands, and nothing inside strings or in place of a key.
+std::string exchanged(std::string_view text, std::string_view NotFinite::*from,
+                      std::string_view NotFinite::*to) {
+  std::string out(text);
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\')
+        ++i;
+      else if (c == '"')
+        in_string = false;
+      continue;
+    }
+    const auto* const found = std::find_if(kNotFinite.begin(), kNotFinite.end(), [&](const NotFinite& n) {
+      return (n.*from).front() == c && text.substr(i).starts_with(n.*from) &&
+             ends_value(text.substr(i + (n.*from).size()));
+    });
+    in_string = found == kNotFinite.end() && c == '"';
+    if (found == kNotFinite.end()) continue;
+    out.replace(i, (found->*from).size(), found->*to);
+    i += (found->*from).size() - 1;
+  }
+  return out;
+}
+
+void put_numbers(nlohmann::json& value) {
+  if (value.is_string()) {
+    const std::string_view text = value.get_ref<const std::string&>();
+    for (const NotFinite& number : kNotFinite)
+      if (text == number.stand_in.substr(1, number.stand_in.size() - 2)) {
+        value = number.value;
+        return;
+      }
+  }
+  if (value.is_structured())
+    for (nlohmann::json& inner : value) put_numbers(inner);  // as deep as most_json_depth
+}
+
 }  // namespace
 
 nlohmann::json parse_json(std::string_view text, const std::string& file, ErrorKind kind) {
@@ -100,9 +165,28 @@ nlohmann::json parse_json(std::string_view text, const std::string& file, ErrorK
   }
 }
 
+std::string with_stand_ins(std::string_view text) {
+  return exchanged(text, &NotFinite::word, &NotFinite::stand_in);
+}
+
+std::string without_stand_ins(std::string_view text) {
+  return exchanged(text, &NotFinite::stand_in, &NotFinite::word);
+}
+
+nlohmann::json parse_python_json(std::string_view text, const std::string& file, ErrorKind kind) {
+  nlohmann::json out = parse_json(with_stand_ins(text), file, kind);
+  put_numbers(out);
+  return out;
+}
+
+std::string json_text(const nlohmann::json& value) {
+  if (value.is_number_float() && !std::isfinite(value.get<double>()))
+    return std::isnan(value.get<double>()) ? "NaN" : value.get<double>() < 0 ? "-Infinity" : "Infinity";
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 std::string got(const nlohmann::json& value) {
-  const std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  return fmt::format("{} ({})", shown(text), value.type_name());
+  return fmt::format("{} ({})", shown(json_text(value)), value.type_name());
 }
 
 }  // namespace kerf

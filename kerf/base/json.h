@@ -22,6 +22,20 @@ inline constexpr int most_json_depth = 64;
 nlohmann::json parse_json(std::string_view text, const std::string& file,
                           ErrorKind kind = ErrorKind::checkpoint);
 
+// The same for text as Python's json module writes it: NaN, Infinity and -Infinity as values are numbers that
+// are not finite. Takes another copy of the text where there is one of them.
+nlohmann::json parse_python_json(std::string_view text, const std::string& file,
+                                 ErrorKind kind = ErrorKind::checkpoint);
+
+// For another parser of such text: strings of as many bytes instead of those words, outside strings; and text
+// that was made of what the parser gave with the words back in their places.
+std::string with_stand_ins(std::string_view text);
+std::string without_stand_ins(std::string_view text);
+
+// A value as text: JSON, and a number that is not finite as Python writes it. Bytes that are not UTF-8 are
+// replaced.
+std::string json_text(const nlohmann::json& value);
+
 // A value as a message shows it: its text, cut, and what it is.
 std::string got(const nlohmann::json& value);
 

@@ -468,13 +468,18 @@ void Checkpoint::require_unchanged() const { require(state_->table->changed()); 
 
 const MoeLayer& Checkpoint::layer(std::int64_t index) const {
   const auto found = state_->layers.find(index);
-  if (found == state_->layers.end() && state_->config.expert_layers.must_be_in(index))
-    fail(ErrorKind::checkpoint, "layer {}: no tensor of routed experts, wanted {} experts (config.json: {})",
-         index, state_->config.experts, state_->config.expert_layers.said_by);
-  if (found == state_->layers.end())
-    fail(ErrorKind::usage, "layer {} has no routed experts; layers that have: {}", index,
-         fmt::join(state_->moe_layers, ", "));
-  return *found->second;
+  if (found != state_->layers.end()) return *found->second;
+  const std::string where = (state_->directory / "config.json").string();
+  const ModelConfig& config = state_->config;
+  if (index < 0 || index >= config.layers)
+    fail(ErrorKind::usage, "{}: layer {}, wanted {}", where, index, layers_text(config));
+  const std::string said_by =
+      config.expert_layers.told() ? fmt::format(" ({})", config.expert_layers.said_by) : "";
+  if (config.expert_layers.must_be_in(index) && !state_->exported)
+    fail(ErrorKind::checkpoint, "{}: layer {}: no tensor of routed experts, wanted {} experts{}", where,
+         index, config.experts, said_by);
+  fail(ErrorKind::usage, "{}: layer {} has no routed experts{}, wanted one that has: {}", where, index,
+       state_->exported ? " in this export" : said_by, fmt::join(state_->moe_layers, ", "));
 }
 
 void check_selection_bias(const ModelConfig& config, const MoeLayer& layer, Faults& faults) {

@@ -16,6 +16,7 @@
 #include "kerf/checkpoint/internal/quantisation.h"
 #include "kerf/checkpoint/internal/quantised_experts.h"
 #include "kerf/checkpoint/internal/routing_keys.h"
+#include "kerf/checkpoint/internal/size_keys.h"
 
 namespace kerf::checkpoint {
 
@@ -29,52 +30,48 @@ using nlohmann::json;
 constexpr double kShiftedAlpha = 1.702;
 constexpr double kShiftedLimit = 7.0;
 
-// Not sizes, which tensors are compared with, but what else there is no second source for.
-constexpr internal::KeyNames kTold = {"num_experts_per_tok",
-                                      "num_experts_per_token",
-                                      "experts_per_token",
-                                      "moe_topk",
-                                      "moe_top_k",
-                                      "top_k_experts",
-                                      "hidden_act",
-                                      "hidden_activation",
-                                      "mlp_hidden_act",
-                                      "swiglu_alpha",
-                                      "swiglu_beta",
-                                      "swiglu_limit",
-                                      "scoring_func",
-                                      "moe_router_activation_func",
-                                      "score_function",
-                                      "norm_topk_prob",
-                                      "moe_renormalize",
-                                      "routed_scaling_factor",
-                                      "n_group",
-                                      "num_expert_group",
-                                      "topk_group",
-                                      "topk_method",
-                                      "use_routing_bias",
-                                      "use_grouped_topk",
-                                      "output_multiplier",
-                                      "post_norm_eps",
-                                      "moe_apply_router_weight_on_input",
-                                      "first_k_dense_replace",
-                                      "moe_layer_freq",
-                                      "decoder_sparse_step",
-                                      "mlp_only_layers",
-                                      "interleave_moe_layer_step",
-                                      "moe_layers",
-                                      "moe_layers_enum",
-                                      "mlp_layer_types",
-                                      "layers_block_type",
-                                      "hybrid_override_pattern",
-                                      "num_dense_layers",
-                                      "quantization_config"};
+// Not sizes, which tensors are compared with, but what else there is no second source for; besides
+// router_key_names() and top_k_key_names().
+constexpr auto kTold = std::to_array<std::string_view>({"hidden_act",
+                                                        "hidden_activation",
+                                                        "mlp_hidden_act",
+                                                        "activation_function",
+                                                        "swiglu_alpha",
+                                                        "swiglu_beta",
+                                                        "swiglu_limit",
+                                                        "swiglu_limits",
+                                                        "post_norm_eps",
+                                                        "first_k_dense_replace",
+                                                        "moe_layer_freq",
+                                                        "is_moe_layer",
+                                                        "decoder_sparse_step",
+                                                        "mlp_only_layers",
+                                                        "interleave_moe_layer_step",
+                                                        "moe_layers",
+                                                        "moe_layers_enum",
+                                                        "mlp_layer_types",
+                                                        "layers_block_type",
+                                                        "hybrid_override_pattern",
+                                                        "num_dense_layers",
+                                                        "moe_layer_start_index",
+                                                        "moe_layer_end_index",
+                                                        "moe_layer_interval",
+                                                        "expert_layer_period",
+                                                        "expert_layer_offset",
+                                                        "quantization_config"});
 
-bool is_muse_spark(const Keys& keys, const std::vector<std::string>& architectures) {
-  return keys.find("moe_hidden_size") != nullptr ||
-         keys.string("model_type").value_or("").starts_with("muse_spark") ||
-         std::any_of(architectures.begin(), architectures.end(),
-                     [](const std::string& a) { return a.find("MuseSpark") != std::string::npos; });
+Family family_of(const Keys& keys) {
+  const std::vector<std::string> architectures = keys.strings("architectures");
+  const std::string model_type = keys.string("model_type").value_or("");
+  const bool muse = model_type.starts_with("muse_spark") ||
+                    std::any_of(architectures.begin(), architectures.end(), [](const std::string& a) {
+                      return a.find("MuseSpark") != std::string::npos;
+                    });
+  const Family out = internal::family_of(muse ? "muse_spark" : model_type, architectures);
+  if (!out.other_experts.empty())
+    fail(ErrorKind::unsupported, "{}: {}: {} has {}, which kerf does not implement", keys.file(),
+         keys.said(model_type.empty() ? "architectures" : "model_type"), out.name, out.other_experts);
+  return out;
 }
 
 // What a refusal adds to the name of an activation.
@@ -85,37 +82,56 @@ std::string_view formula_of(std::string_view activation) {
 }
 
 // silu, or the name of SwiGLU in one of its spellings.
-std::string activation_of(const Keys& keys) {
+std::string activation_of(const Keys& keys, const Family& family) {
   std::string out;
-  const char* from = nullptr;
-  for (const char* key : {"mlp_hidden_act", "hidden_act", "hidden_activation"}) {
+  std::string_view from;
+  const auto take = [&](std::string_view key, const std::string& value, const std::string& where) {
+    if (value != "silu" && value != "swiglu" && value != "swigluoai")
+      fail(ErrorKind::unsupported, "{}: {} is '{}'{}{}, kerf implements silu (SwiGLU)", keys.file(), key,
+           shown(value), formula_of(value), where);
+    return value == "swigluoai" ? value : "silu";
+  };
+  for (const std::string_view key :
+       {"mlp_hidden_act", "hidden_act", "hidden_activation", "activation_function"}) {
     const auto value = keys.string(key);
     if (!value) continue;
-    if (*value != "silu" && *value != "swiglu" && *value != "swigluoai")
-      fail(ErrorKind::unsupported, "{}: {} is '{}'{}, kerf implements silu (SwiGLU)", keys.file(), key,
-           shown(*value), formula_of(*value));
-    const std::string own = *value == "swigluoai" ? *value : "silu";
-    if (from != nullptr && own != out)
-      fail(ErrorKind::checkpoint, "{}: {} but {}, wanted the same", keys.file(), keys.said({from}),
-           keys.said({key}));
+    const std::string own = take(key, *value, "");
+    if (!from.empty() && own != out)
+      fail(ErrorKind::checkpoint, "{}: {} but {}, wanted the same", keys.file(), keys.said(from),
+           keys.said(key));
     out = own;
     from = key;
   }
-  if (from == nullptr) fail(ErrorKind::checkpoint, "{}: no hidden_act, wanted silu", keys.file());
-  return out;
+  if (!from.empty()) return out;
+  if (family.activation.empty()) fail(ErrorKind::checkpoint, "{}: no hidden_act, wanted silu", keys.file());
+  return take("hidden_act", std::string(family.activation),
+              fmt::format(" in {}'s code where the file has none", family.name));
 }
 
 // A key of SwiGLU that means nothing in a model of this family is refused: its own code may mean something.
-void refuse_swiglu_key(const Keys& keys, const char* key, const Family& family) {
+void refuse_swiglu_key(const Keys& keys, std::string_view key, const Family& family) {
   if (const json* value = keys.find(key))
     fail(ErrorKind::unsupported, "{}: {} is {}, kerf does not know what it does in {} ({} have a meaning)",
          keys.file(), key, got(*value), family.name.empty() ? "a model that it does not know" : family.name,
          "swiglu_alpha and swiglu_limit of gpt-oss and MiniMax-M3, swiglu_limit of GLM-5-Next");
 }
 
+// Limits of each layer (Step-3.5): 0 and null are none, and others differ from layer to layer.
+void refuse_swiglu_limits(const Keys& keys) {
+  const json* limits = keys.find("swiglu_limits");
+  if (limits == nullptr) return;
+  const bool none = limits->is_array() && std::all_of(limits->begin(), limits->end(), [](const json& limit) {
+                      return limit.is_null() || limit == 0;
+                    });
+  if (!none)
+    fail(ErrorKind::unsupported, "{}: swiglu_limits is {}, kerf implements one limit for all layers, and 0",
+         keys.file(), got(*limits));
+}
+
 SwigluConfig swiglu_of(const Keys& keys, const Family& family, bool by_name) {
   SwigluConfig out;
   const internal::Swiglu kind = by_name ? internal::Swiglu::shifted : family.swiglu;
+  refuse_swiglu_limits(keys);
   refuse_swiglu_key(keys, "swiglu_beta", family);
   if (kind != internal::Swiglu::shifted) refuse_swiglu_key(keys, "swiglu_alpha", family);
   if (kind == internal::Swiglu::plain) refuse_swiglu_key(keys, "swiglu_limit", family);
@@ -129,15 +145,17 @@ SwigluConfig swiglu_of(const Keys& keys, const Family& family, bool by_name) {
   return out;
 }
 
-// How many experts every token takes besides its routed ones. A model that only gives their width has one.
-std::int64_t shared_experts_of(const Keys& keys) {
-  const std::int64_t count = std::max(keys.integer("num_shared_experts", 0).value_or(0),
-                                      keys.integer("n_shared_experts", 0).value_or(0));
-  std::int64_t width = 0;
-  for (const char* key : {"shared_expert_intermediate_size", "moe_shared_expert_intermediate_size",
-                          "shared_experts_intermediate_size", "shared_intermediate_size"})
-    width = std::max(width, keys.integer(key, 0).value_or(0));
-  return std::max<std::int64_t>(count, width > 0 ? 1 : 0);
+// Those that Muse Spark has around its experts.
+void read_norms(const Keys& keys, const Family& family, ModelConfig& config) {
+  const auto post_norm_eps = keys.number("post_norm_eps", false);
+  if (post_norm_eps && !family.pools)
+    fail(ErrorKind::unsupported, "{}: {}, kerf knows a norm after the experts in Muse Spark alone",
+         keys.file(), keys.said("post_norm_eps"));
+  if (!family.pools) return;
+  config.pool = PoolConfig{};
+  config.pool->norm_eps = keys.number("rms_norm_eps", false).value_or(config.pool->norm_eps);
+  config.post_norm = PostNormConfig{};
+  config.post_norm->eps = post_norm_eps.value_or(config.post_norm->eps);
 }
 
 void apply(internal::Quantisation quantisation, ModelConfig& config) {
@@ -155,48 +173,27 @@ void apply(internal::Quantisation quantisation, ModelConfig& config) {
 namespace {
 
 ModelConfig model_config_of(const std::string& text, const std::filesystem::path& file) {
-  const json top = parse_json(text, file.string());
+  const json top = parse_python_json(text, file.string());
   const Keys keys(file.string(), top);
 
   ModelConfig out;
   const std::vector<std::string> architectures = keys.strings("architectures");
-  const std::string model_type = keys.string("model_type").value_or("");
-  const bool muse = is_muse_spark(keys, architectures);
-  const Family family =
-      muse ? internal::family_named("muse-spark") : internal::family_of(model_type, architectures);
-  keys.same_in_both(kTold);
+  const Family family = family_of(keys);
+  keys.same_in_all(kTold);
+  keys.same_in_all(internal::router_key_names());
+  keys.same_in_all(internal::top_k_key_names());
   out.family = family.name;
-  out.architecture = architectures.empty() ? model_type : architectures.front();
-  out.layers = keys.size({"num_hidden_layers"});
+  out.architecture = architectures.empty() ? keys.string("model_type").value_or("") : architectures.front();
+  out.layers = internal::read_layers(keys, family);
   out.mtp_layers = internal::read_mtp_layers(keys);
   out.expert_layers = internal::read_expert_layers(keys, family, out.layers, out.mtp_layers);
-  out.experts = keys.size({"num_experts", "num_local_experts", "n_routed_experts"});
-  out.top_k = keys.size({"num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk",
-                         "moe_top_k", "top_k_experts"});
-  if (out.top_k > out.experts)
-    fail(ErrorKind::checkpoint, "{}: {} experts per token, wanted at most the {} there are", keys.file(),
-         out.top_k, out.experts);
-  out.model_hidden = keys.size({"hidden_size"});
-  out.hidden = keys.integer("moe_hidden_size", 1).value_or(out.model_hidden);
-  // A dense model's key serves where every layer's feed-forward width is the experts'.
-  const auto own_width = keys.integer("moe_intermediate_size", 1);
-  const auto width = own_width ? own_width : keys.integer("intermediate_size", 1);
-  if (!width)
-    fail(ErrorKind::checkpoint, "{}: no moe_intermediate_size or intermediate_size, wanted an integer",
-         keys.file());
-  out.intermediate = *width;
-  out.activation = activation_of(keys);
+  internal::read_sizes(keys, family, out);
+  out.activation = activation_of(keys, family);
   out.swiglu = swiglu_of(keys, family, out.activation == "swigluoai");
   out.activation = "silu";
-  out.router = internal::read_router(keys, family, muse, out.experts, out.top_k);
-  out.shared_experts = shared_experts_of(keys);
-  internal::refuse_unknown_keys(keys);
-  if (muse) {
-    out.pool = PoolConfig{};
-    out.pool->norm_eps = keys.number("rms_norm_eps", false).value_or(out.pool->norm_eps);
-    out.post_norm = PostNormConfig{};
-    out.post_norm->eps = keys.number("post_norm_eps", false).value_or(out.post_norm->eps);
-  }
+  out.router = internal::read_router(keys, family, out.experts, out.top_k);
+  internal::refuse_unknown_keys(keys, family);
+  read_norms(keys, family, out);
   apply(internal::read_quantisation_config(keys), out);
   return out;
 }
@@ -230,7 +227,7 @@ ModelConfig config_of(const ConfigTexts& texts, const std::filesystem::path& dir
   ModelConfig out = model_config_of(texts.config, directory / "config.json");
   if (!texts.quant) return out;
   const std::filesystem::path file = directory / "hf_quant_config.json";
-  const json top = parse_json(*texts.quant, file.string());
+  const json top = parse_python_json(*texts.quant, file.string());
   const Keys keys(file.string(), top);
   const json* inner = keys.find("quantization");
   if (inner == nullptr) fail(ErrorKind::checkpoint, "{}: no quantization, wanted an object", file.string());

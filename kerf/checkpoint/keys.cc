@@ -1,5 +1,7 @@
 #include "kerf/checkpoint/internal/keys.h"
 
+#include <algorithm>
+#include <array>
 #include <limits>
 
 #include "kerf/base/file.h"
@@ -10,61 +12,98 @@ namespace kerf::checkpoint::internal {
 
 using nlohmann::json;
 
-Keys::Keys(std::string file, const json& top) : file_(std::move(file)), top_(top) {
+namespace {
+
+// Where a model of several parts keeps what concerns its text part.
+constexpr auto kTextParts =
+    std::to_array<std::string_view>({"text_config", "llm_config", "language_config", "thinker_config"});
+constexpr std::size_t kMostParts = 4;  // one in another, the file's own included
+
+}  // namespace
+
+Keys::Keys(std::string file, const json& top) : file_(std::move(file)) {
   if (!top.is_object()) fail(ErrorKind::checkpoint, "{}: got {}, wanted an object", file_, got(top));
-  const auto text = top.find("text_config");
-  if (text == top.end() || text->is_null()) return;
-  if (!text->is_object()) wrong("text_config", *text, "an object");
-  text_ = &*text;
+  parts_.push_back({"", &top});
+  while (parts_.size() < kMostParts) {
+    const Part outer = parts_.front();
+    std::optional<Part> inner;
+    for (const std::string_view name : kTextParts) {
+      const auto found = outer.object->find(name);
+      if (found == outer.object->end() || found->is_null()) continue;
+      if (!found->is_object()) wrong(outer.path + std::string(name), *found, "an object");
+      Part part{fmt::format("{}{}.", outer.path, name), &*found};
+      if (inner && *inner->object != *part.object)
+        fail(ErrorKind::unsupported,
+             "{}: {} and {} are both there, kerf reads a model with one part for text", file_,
+             inner->path.substr(0, inner->path.size() - 1), part.path.substr(0, part.path.size() - 1));
+      if (!inner) inner = std::move(part);
+    }
+    if (!inner) break;
+    parts_.insert(parts_.begin(), std::move(*inner));
+  }
 }
 
 std::vector<const json*> Keys::objects() const {
-  if (text_ == nullptr) return {&top_};
-  return {text_, &top_};
+  std::vector<const json*> out;
+  for (const Part& part : parts_) out.push_back(part.object);
+  return out;
 }
 
-const json* Keys::find(const char* key) const {
-  for (const json* object : {text_, &top_}) {
-    if (object == nullptr) continue;
-    const auto found = object->find(key);
-    if (found != object->end() && !found->is_null()) return &*found;
+const json* Keys::find(std::string_view key) const {
+  for (const Part& part : parts_) {
+    const auto found = part.object->find(key);
+    if (found != part.object->end() && !found->is_null()) return &*found;
   }
   return nullptr;
 }
 
-bool Keys::mentions(const char* key) const {
-  return (text_ != nullptr && text_->contains(key)) || top_.contains(key);
+bool Keys::mentions(std::string_view key) const {
+  return std::any_of(parts_.begin(), parts_.end(),
+                     [&](const Part& part) { return part.object->contains(key); });
 }
 
-void Keys::same_in_both(KeyNames names) const {
-  if (text_ == nullptr) return;
-  for (const char* name : names) {
-    const auto inner = text_->find(name);
-    const auto outer = top_.find(name);
-    if (inner == text_->end() || outer == top_.end() || inner->is_null() || outer->is_null()) continue;
-    if (*inner != *outer)
-      fail(ErrorKind::checkpoint, "{}: text_config.{} is {} but {} is {}, wanted the same", file_, name,
-           got(*inner), name, got(*outer));
+void Keys::same_in_all(KeyNames names) const {
+  for (const std::string_view name : names) {
+    const json* first = nullptr;
+    std::string path;
+    for (const Part& part : parts_) {
+      const auto found = part.object->find(name);
+      if (found == part.object->end() || found->is_null()) continue;
+      if (first != nullptr && *first != *found)
+        fail(ErrorKind::checkpoint, "{}: {}{} is {} but {}{} is {}, wanted the same", file_, path, name,
+             got(*first), part.path, name, got(*found));
+      if (first != nullptr) continue;
+      first = &*found;
+      path = part.path;
+    }
   }
 }
 
 std::string Keys::said(KeyNames names) const {
-  for (const char* name : names)
-    if (const json* value = find(name)) return fmt::format("{} is {}", name, shown(value->dump()));
+  for (const std::string_view name : names)
+    if (const json* value = find(name)) return fmt::format("{} is {}", name, shown(json_text(*value)));
   return {};
 }
 
-void Keys::wrong(const char* key, const json& value, std::string_view wanted) const {
+void Keys::wrong(std::string_view key, const json& value, std::string_view wanted) const {
   fail(ErrorKind::checkpoint, "{}: {} is {}, wanted {}", file_, key, got(value), wanted);
 }
 
-std::optional<std::int64_t> Keys::integer(const char* key, std::int64_t least) const {
+namespace {
+
+bool is_integer(const json& value, std::int64_t least) {
+  return value.is_number_integer() &&
+         (!value.is_number_unsigned() || value.get<std::uint64_t>() <= most_size) &&
+         value.get<std::int64_t>() >= least && value.get<std::int64_t>() <= most_size;
+}
+
+}  // namespace
+
+std::optional<std::int64_t> Keys::integer(std::string_view key, std::int64_t least) const {
   const json* value = find(key);
   if (value == nullptr) return std::nullopt;
-  const bool inside = value->is_number_integer() &&
-                      (!value->is_number_unsigned() || value->get<std::uint64_t>() <= most_size) &&
-                      value->get<std::int64_t>() >= least && value->get<std::int64_t>() <= most_size;
-  if (!inside) wrong(key, *value, fmt::format("an integer from {} to {}", least, most_size));
+  if (!is_integer(*value, least))
+    wrong(key, *value, fmt::format("an integer from {} to {}", least, most_size));
   return value->get<std::int64_t>();
 }
 
@@ -74,13 +113,13 @@ namespace {
 template <typename Value, typename Read>
 std::optional<Value> agreed(const Keys& keys, KeyNames names, const Read& read) {
   std::optional<Value> out;
-  const char* from = nullptr;
-  for (const char* name : names) {
+  std::string_view from;
+  for (const std::string_view name : names) {
     const std::optional<Value> value = read(name);
     if (!value) continue;
     if (out && *out != *value)
-      fail(ErrorKind::checkpoint, "{}: {} but {}, wanted the same", keys.file(), keys.said({from}),
-           keys.said({name}));
+      fail(ErrorKind::checkpoint, "{}: {} but {}, wanted the same", keys.file(), keys.said(from),
+           keys.said(name));
     if (out) continue;
     out = value;
     from = name;
@@ -91,24 +130,39 @@ std::optional<Value> agreed(const Keys& keys, KeyNames names, const Read& read) 
 }  // namespace
 
 std::optional<std::int64_t> Keys::any_integer(KeyNames names, std::int64_t least) const {
-  return agreed<std::int64_t>(*this, names, [&](const char* name) { return integer(name, least); });
+  return agreed<std::int64_t>(*this, names, [&](std::string_view name) { return integer(name, least); });
 }
 
 std::optional<bool> Keys::any_boolean(KeyNames names) const {
-  return agreed<bool>(*this, names, [&](const char* name) { return boolean(name); });
+  return agreed<bool>(*this, names, [&](std::string_view name) { return boolean(name); });
 }
 
 std::optional<std::string> Keys::any_string(KeyNames names) const {
-  return agreed<std::string>(*this, names, [&](const char* name) { return string(name); });
+  return agreed<std::string>(*this, names, [&](std::string_view name) { return string(name); });
 }
 
-std::int64_t Keys::size(KeyNames names) const {
-  const auto out = any_integer(names, 1);
-  if (!out) fail(ErrorKind::checkpoint, "{}: no {}, wanted an integer", file_, fmt::join(names, " or "));
-  return *out;
+std::optional<std::int64_t> Keys::same_in_layers(KeyNames names, std::int64_t layers,
+                                                 std::int64_t most) const {
+  return agreed<std::int64_t>(*this, names, [&](std::string_view name) -> std::optional<std::int64_t> {
+    const json* value = find(name);
+    if (value == nullptr || !value->is_array()) return integer(name, 1);
+    const auto entries = static_cast<std::int64_t>(value->size());
+    if (entries < layers || entries > most ||
+        std::any_of(value->begin(), value->end(), [](const json& entry) { return !is_integer(entry, 1); }))
+      wrong(name, *value,
+            fmt::format("an integer from 1 to {}, or one for each of {} layers", most_size, layers));
+    if (std::any_of(value->begin(), value->end(), [&](const json& entry) { return entry != value->front(); }))
+      fail(ErrorKind::unsupported, "{}: {} is {}, kerf implements the same in every layer", file_, name,
+           got(*value));
+    return value->front().get<std::int64_t>();
+  });
 }
 
-std::optional<double> Keys::number(const char* key, bool positive) const {
+void Keys::none_of(KeyNames names) const {
+  fail(ErrorKind::checkpoint, "{}: no {}, wanted an integer", file_, fmt::join(names, " or "));
+}
+
+std::optional<double> Keys::number(std::string_view key, bool positive) const {
   const json* value = find(key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_number()) wrong(key, *value, "a number");
@@ -120,21 +174,21 @@ std::optional<double> Keys::number(const char* key, bool positive) const {
   return number;
 }
 
-std::optional<bool> Keys::boolean(const char* key) const {
+std::optional<bool> Keys::boolean(std::string_view key) const {
   const json* value = find(key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_boolean()) wrong(key, *value, "true or false");
   return value->get<bool>();
 }
 
-std::optional<std::string> Keys::string(const char* key) const {
+std::optional<std::string> Keys::string(std::string_view key) const {
   const json* value = find(key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_string()) wrong(key, *value, "a string");
   return value->get<std::string>();
 }
 
-std::vector<std::string> Keys::strings(const char* key) const {
+std::vector<std::string> Keys::strings(std::string_view key) const {
   const json* value = find(key);
   if (value == nullptr) return {};
   if (!value->is_array()) wrong(key, *value, "an array of strings");

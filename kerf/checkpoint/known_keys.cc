@@ -7,6 +7,8 @@
 
 #include "kerf/base/file.h"
 #include "kerf/base/format.h"
+#include "kerf/checkpoint/internal/routing_keys.h"
+#include "kerf/checkpoint/internal/size_keys.h"
 
 namespace kerf::checkpoint::internal {
 
@@ -19,67 +21,40 @@ constexpr auto kWords = std::to_array<std::string_view>(
     {"expert", "moe", "router", "routed", "routing", "topk", "swiglu", "geglu", "scoring", "score_func",
      "renorm", "hidden_act", "activation", "route_", "mlp_bias", "n_group", "gate_act", "gating"});
 
-// Read by the reader of the configuration, each with a meaning or a refusal of its own.
-constexpr auto kRead = std::to_array<std::string_view>({"num_experts",
-                                                        "num_local_experts",
-                                                        "n_routed_experts",
-                                                        "num_experts_per_tok",
-                                                        "num_experts_per_token",
-                                                        "experts_per_token",
-                                                        "moe_topk",
-                                                        "moe_top_k",
-                                                        "top_k_experts",
-                                                        "moe_hidden_size",
-                                                        "moe_intermediate_size",
-                                                        "scoring_func",
-                                                        "moe_router_activation_func",
-                                                        "score_function",
-                                                        "topk_method",
-                                                        "norm_topk_prob",
-                                                        "moe_renormalize",
-                                                        "routed_scaling_factor",
-                                                        "n_group",
-                                                        "num_expert_group",
-                                                        "topk_group",
-                                                        "use_grouped_topk",
-                                                        "use_routing_bias",
-                                                        "moe_layer_freq",
-                                                        "moe_layers",
-                                                        "moe_layers_enum",
-                                                        "moe_layer_start_index",
-                                                        "moe_layer_end_index",
-                                                        "moe_layer_interval",
-                                                        "interleave_moe_layer_step",
-                                                        "expert_layer_period",
-                                                        "expert_layer_offset",
-                                                        "hidden_act",
-                                                        "hidden_activation",
-                                                        "mlp_hidden_act",
-                                                        "swiglu_alpha",
-                                                        "swiglu_beta",
-                                                        "swiglu_limit",
-                                                        "num_shared_experts",
-                                                        "n_shared_experts",
-                                                        "shared_expert_intermediate_size",
-                                                        "moe_shared_expert_intermediate_size",
-                                                        "shared_experts_intermediate_size",
-                                                        "shared_intermediate_size",
-                                                        "moe_apply_router_weight_on_input"});
+// Read by the readers of sizes and layers, each with a meaning or a refusal of its own; besides those of
+// router_key_names() and size_key_names().
+constexpr auto kRead = std::to_array<std::string_view>(
+    {"moe_hidden_size", "moe_layer_freq", "is_moe_layer", "moe_layers", "moe_layers_enum",
+     "moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval", "interleave_moe_layer_step",
+     "expert_layer_period", "expert_layer_offset", "hidden_act", "hidden_activation", "mlp_hidden_act",
+     "activation_function", "swiglu_alpha", "swiglu_beta", "swiglu_limit", "swiglu_limits"});
 
 // About training, about shared experts (which kerf does not compute, and says so), about attention or other
-// parts, or about the precision of a router's logits.
+// parts, or about the precision of a router's logits and of sums with shared experts.
 constexpr auto kBeside = std::to_array<std::string_view>(
     {// training
      "output_router_logits", "router_aux_loss_coef", "router_z_loss_coef", "router_jitter_noise",
-     "moe_jitter_eps", "moe_loss_weight", "moe_aux_loss_coef", "moe_router_load_balancing_type",
-     "num_experts_per_group",
+     "moe_jitter_eps", "moe_loss_weight", "moe_aux_loss_coef", "moe_aux_loss_coeff", "moe_z_loss_coeff",
+     "moe_aux_loss_lambda", "moe_z_loss_lambda", "moe_orthogonal_loss_lambda", "moe_dropout_prob",
+     "moe_all_to_all_dropout", "moe_capacity", "moe_router_load_balancing_type", "num_experts_per_group",
      // shared experts
      "shared_moe_mode", "shared_expert_combination_strategy", "moe_shared_expert_overlap",
+     "use_mixed_mlp_moe", "swiglu_limits_shared", "enable_moe_fp32_combine",
      // attention, other parts
      "index_topk", "index_topk_freq", "index_topk_pattern", "index_topk_blocks", "mamba_hidden_act",
      "n_groups", "mamba_n_groups", "vision_hidden_act", "projector_hidden_act",
      // logits come in f32
-     "router_dtype", "moe_router_dtype", "moe_gate_dtype"});
+     "router_dtype", "moe_router_dtype", "moe_gate_dtype",
+     // ERNIE's router, which kerf does not compute; LongCat's experts that compute nothing, where there are
+     // any
+     "moe_norm_min", "moe_use_aux_free", "zero_expert_type"});
+
+// Keys of one family about something else than routed experts.
+struct OfFamily {
+  std::string_view family;
+  std::string_view key;
+};
+constexpr auto kOfFamily = std::to_array<OfFamily>({{"laguna", "gating"}});  // of attention
 
 // Change the result, but not at this value. Looked for whatever words their names have.
 struct Neutral {
@@ -89,20 +64,25 @@ struct Neutral {
 constexpr auto kNeutral = std::to_array<Neutral>({{"mlp_bias", "false"},
                                                   {"router_bias", "false"},
                                                   {"moe_router_bias", "false"},
-                                                  {"use_expert_bias", "false"},
-                                                  {"moe_router_enable_expert_bias", "false"},
                                                   {"expert_bias", "false"},
-                                                  {"router_scaling_factor", "1"},
-                                                  {"moe_router_scaling_factor", "1"},
-                                                  {"moe_routed_scaling_factor", "1"},
                                                   {"moe_router_logit_softcapping", "0"},
+                                                  {"router_logit_softcapping", "0"},
+                                                  {"moe_router_use_sigmoid", "true"},
                                                   {"zero_expert_num", "0"},
                                                   {"expert_capacity", "0"},
                                                   {"moe_latent_size", "0"},
                                                   {"moe_every_n_layer", "1"},
                                                   {"moe_layer_offset", "0"},
+                                                  {"moe_layer_num_skipped", "0"},
+                                                  {"moe_drop_tokens", "false"},
+                                                  {"moe_random_routing_dropped_token", "false"},
+                                                  {"group_limited_greedy", "false"},
+                                                  {"multi_gate", "false"},
+                                                  {"router_type", "\"topN\""},
+                                                  {"moe_gate", "\"topk\""},
                                                   {"enable_moe_block", "true"},
                                                   {"is_moe", "true"},
+                                                  {"use_moe", "true"},
                                                   {"add_bias_linear", "false"},
                                                   {"use_bias", "false"},
                                                   {"use_mlp_bias", "false"},
@@ -121,8 +101,12 @@ bool holds(const List& list, std::string_view key) {
   return std::find(list.begin(), list.end(), key) != list.end();
 }
 
-void judge(const Keys& keys, const std::string& key, const json& value) {
+void judge(const Keys& keys, const Family& family, const std::string& key, const json& value) {
   if (value.is_null() || holds(kRead, key) || holds(kBeside, key)) return;
+  if (holds(router_key_names(), key) || holds(size_key_names(), key)) return;
+  if (std::any_of(kOfFamily.begin(), kOfFamily.end(),
+                  [&](const OfFamily& o) { return o.family == family.name && o.key == key; }))
+    return;
   const auto* const neutral =
       std::find_if(kNeutral.begin(), kNeutral.end(), [&](const Neutral& n) { return n.key == key; });
   if (neutral == kNeutral.end() && !concerns_experts(key)) return;
@@ -137,9 +121,9 @@ void judge(const Keys& keys, const std::string& key, const json& value) {
 
 }  // namespace
 
-void refuse_unknown_keys(const Keys& keys) {
-  for (const json* object : keys.objects())
-    for (const auto& entry : object->items()) judge(keys, entry.key(), entry.value());
+void refuse_unknown_keys(const Keys& keys, const Family& family) {
+  for (const Keys::Part& part : keys.parts())
+    for (const auto& entry : part.object->items()) judge(keys, family, entry.key(), entry.value());
 }
 
 }  // namespace kerf::checkpoint::internal

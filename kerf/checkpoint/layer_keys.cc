@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,16 +32,16 @@ ExpertLayers by(const Model& m, std::string said_by, const std::function<bool(st
 }
 
 // "first_k_dense_replace is 3", of keys that are there.
-std::string said(const Model& m, KeyNames names) {
+std::string said(const Model& m, std::initializer_list<std::string_view> names) {
   std::string out;
-  for (const char* name : names)
+  for (const std::string_view name : names)
     if (const json* value = m.keys.find(name))
-      out += fmt::format("{}{} is {}", out.empty() ? "" : ", ", name, shown(value->dump()));
+      out += fmt::format("{}{} is {}", out.empty() ? "" : ", ", name, shown(json_text(*value)));
   return out;
 }
 
 // One entry a layer.
-const json* list_of(const Model& m, const char* key) {
+const json* list_of(const Model& m, std::string_view key) {
   const json* value = m.keys.find(key);
   if (value == nullptr || !value->is_array()) return nullptr;
   const auto entries = static_cast<std::int64_t>(value->size());
@@ -51,7 +52,7 @@ const json* list_of(const Model& m, const char* key) {
 }
 
 // Numbers of layers. Those of a list that goes on over further layers are left out.
-ExpertLayers by_numbers(const Model& m, const char* key, const json& numbers) {
+ExpertLayers by_numbers(const Model& m, std::string_view key, const json& numbers) {
   ExpertLayers out = by(m, said(m, {key}), [](std::int64_t) { return false; });
   for (const json& number : numbers) {
     const bool inside = number.is_number_integer() && number >= 0 && number < m.most;
@@ -75,16 +76,25 @@ std::optional<ExpertLayers> first_dense(const Model& m) {
   return by(m, said_by, [&](std::int64_t l) { return l >= first.value_or(0) && l % step == 0; });
 }
 
-std::optional<ExpertLayers> frequencies(const Model& m) {
-  const json* list = list_of(m, "moe_layer_freq");
+std::optional<ExpertLayers> flags(const Model& m, std::string_view key) {
+  const json* list = list_of(m, key);
   if (list == nullptr) return std::nullopt;
   for (const json& entry : *list)
-    if (!entry.is_boolean() && entry != 0 && entry != 1)
-      m.keys.wrong("moe_layer_freq", entry, "0 and 1 in it");
-  return by(m, said(m, {"moe_layer_freq"}), [&](std::int64_t l) {
+    if (!entry.is_boolean() && entry != 0 && entry != 1) m.keys.wrong(key, entry, "0 and 1 in it");
+  return by(m, said(m, {key}), [&](std::int64_t l) {
     const json& entry = (*list)[static_cast<std::size_t>(l)];
     return entry.is_boolean() ? entry.get<bool>() : entry == 1;
   });
+}
+
+std::optional<ExpertLayers> frequencies(const Model& m) { return flags(m, "moe_layer_freq"); }
+
+// K-EXAONE.
+std::optional<ExpertLayers> flagged(const Model& m) {
+  const json* list = m.keys.find("is_moe_layer");
+  if (list != nullptr && !list->is_array())
+    m.keys.wrong("is_moe_layer", *list, "a list with one entry for each layer");
+  return flags(m, "is_moe_layer");
 }
 
 // Qwen: the last of every decoder_sparse_step, but for a list of dense ones.
@@ -153,7 +163,7 @@ std::optional<ExpertLayers> typed(const Model& m) {
 // Layers of one part each (Nemotron-H): attention, Mamba, an MLP, or experts. Elsewhere these lists are about
 // attention alone, and name no experts.
 std::optional<ExpertLayers> block_types(const Model& m) {
-  for (const char* key : {"layers_block_type", "layer_types"}) {
+  for (std::string_view key : {"layers_block_type", "layer_types"}) {
     const json* list = m.keys.find(key);
     if (list == nullptr || !list->is_array() || std::find(list->begin(), list->end(), "moe") == list->end())
       continue;
@@ -205,15 +215,16 @@ std::optional<ExpertLayers> after_dense(const Model& m) {
   return by(m, said(m, {"num_dense_layers"}), [&](std::int64_t l) { return l >= *dense; });
 }
 
-constexpr std::array kWays = {first_dense, frequencies, sparse_steps, interleaved, listed, enumerated,
-                              typed,       block_types, pattern,      ernie,       jamba,  after_dense};
+constexpr std::array kWays = {first_dense, frequencies, flagged,    sparse_steps, interleaved,
+                              listed,      enumerated,  typed,      block_types,  pattern,
+                              ernie,       jamba,       after_dense};
 
 }  // namespace
 
 std::int64_t read_mtp_layers(const Keys& keys) {
   std::int64_t most = 0;
-  for (const char* key : {"num_nextn_predict_layers", "num_mtp_modules", "num_mtp_layers",
-                          "mtp_num_hidden_layers", "mtp_num_layers"})
+  for (std::string_view key : {"num_nextn_predict_layers", "num_mtp_modules", "num_mtp_layers",
+                               "mtp_num_hidden_layers", "mtp_num_layers"})
     most = std::max(most, keys.integer(key, 0).value_or(0));
   return most;
 }

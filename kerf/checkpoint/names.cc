@@ -7,16 +7,22 @@ namespace kerf::checkpoint::internal {
 
 namespace {
 
-constexpr std::array<std::string_view, 5> kGates = {gate_name, "block_sparse_moe.gate.weight",
-                                                    "feed_forward.router.weight", "mixer.gate.weight",
-                                                    "mlp.router.weight"};
-constexpr std::array<std::string_view, 7> kBiases = {selection_bias_name,
+constexpr std::array<std::string_view, 8> kGates = {gate_name,
+                                                    "block_sparse_moe.gate.weight",
+                                                    "feed_forward.router.weight",
+                                                    "mixer.gate.weight",
+                                                    "mlp.router.weight",
+                                                    "mlp.router.gate.weight",
+                                                    "mlp.gate.wg.weight",
+                                                    "feed_forward.gate.weight"};
+constexpr std::array<std::string_view, 8> kBiases = {selection_bias_name,
                                                      "mlp.e_score_correction_bias",
                                                      "mlp.gate.expert_bias",
                                                      "mlp.expert_bias",
                                                      "block_sparse_moe.e_score_correction_bias",
                                                      "block_sparse_moe.gate.e_score_correction_bias",
-                                                     "mixer.gate.e_score_correction_bias"};
+                                                     "mixer.gate.e_score_correction_bias",
+                                                     "feed_forward.expert_bias"};
 constexpr std::array<std::string_view, 4> kAlone = {post_norm_name, pre_proj_name, pre_norm_name,
                                                     post_proj_name};
 

@@ -307,8 +307,8 @@ std::vector<std::int64_t> select_layers(const checkpoint::Checkpoint& from,
   for (const std::int64_t index : layers) {
     (void)from.layer(index);  // throws where there is none
     if (!from.config().expert_layers.may_be_in(index))
-      fail(ErrorKind::checkpoint, "layer {}: routed experts in a layer that has none (config.json: {})",
-           index, from.config().expert_layers.said_by);
+      fail(ErrorKind::checkpoint, "{}: layer {}: routed experts in a layer that has none ({})",
+           (from.directory() / "config.json").string(), index, from.config().expert_layers.said_by);
   }
   return layers;
 }

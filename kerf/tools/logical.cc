@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kerf/base/format.h"
+#include "kerf/base/json.h"
 #include "kerf/checkpoint/export_file.h"
 #include "kerf/layout/convert.h"
 #include "kerf/layout/geometry.h"
@@ -103,7 +104,7 @@ void restore_bf16(const ExportFile& file, const std::string& prefix, const check
 // config.json as tools read it that know ModelOpt's names: what compressed-tensors says of the quantisation
 // is said as ModelOpt does. Everything else, and every other text, stays as it is.
 std::string config_text(const checkpoint::ExportFacts& facts) {
-  auto config = nlohmann::ordered_json::parse(facts.configs.config);
+  auto config = nlohmann::ordered_json::parse(with_stand_ins(facts.configs.config));
   auto* const owner = config.contains("quantization_config") || !config.contains("text_config")
                           ? &config
                           : &config["text_config"];
@@ -124,7 +125,7 @@ std::string config_text(const checkpoint::ExportFacts& facts) {
             {"quant_algo", inputs ? "NVFP4" : "W4A16_NVFP4"},
             {"group_size", 16},
             {"exclude_modules", std::move(excluded)}};
-  return config.dump(2) + "\n";
+  return without_stand_ins(config.dump(2)) + "\n";
 }
 
 }  // namespace

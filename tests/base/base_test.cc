@@ -1,10 +1,13 @@
 // Errors, verdicts, environment and the floating point mode.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cfenv>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <new>
 #include <stdexcept>
 
@@ -127,6 +130,38 @@ TEST(Json, LooksForKeysThatComeTwiceAndDepth) {
   EXPECT_THROW(parse_json(std::string(66, '[') + std::string(66, ']'), "x"), Error);
   EXPECT_THROW(parse_json("[1", "x"), Error);
   EXPECT_THROW(parse_json("[1e999]", "x"), Error);
+}
+
+// Python's json module writes these three words, which are no JSON: numbers for who reads its files, and an
+// error for everybody else.
+TEST(Json, NumbersThatAreNotFiniteAsPythonWritesThem) {
+  const auto json = parse_python_json(
+      R"({"limit": [0.0, Infinity], "a": {"b": -Infinity , "c": NaN}, "d": "NaN, Infinity", "e\\": "\"NaN"})",
+      "x");
+  EXPECT_EQ(json["limit"][1].get<double>(), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(json["a"]["b"].get<double>(), -std::numeric_limits<double>::infinity());
+  EXPECT_TRUE(std::isnan(json["a"]["c"].get<double>()));
+  EXPECT_EQ(json["d"], "NaN, Infinity");
+  EXPECT_EQ(json["e\\"], "\"NaN");
+  EXPECT_EQ(got(json["limit"][1]), "Infinity (number)");
+  EXPECT_EQ(got(json["a"]["b"]), "-Infinity (number)");
+  EXPECT_EQ(got(json["a"]["c"]), "NaN (number)");
+  EXPECT_EQ(parse_python_json("NaN", "x").type(), nlohmann::json::value_t::number_float);
+  for (const char* text : {"[NaN, 1]", "{\"a\": Infinity}", "[-Infinity]"})
+    EXPECT_THROW(parse_json(text, "x"), Error) << text;
+  for (const char* text :
+       {"{NaN: 1}", "{\"a\": 1, Infinity : 2}", "[NaNNaN]", "[1NaN]", "[-NaN]", "[Nan]", "[+Infinity]",
+        "[Infinit", "[--Infinity]", "[Infinity Infinity]", "[nan]", "[Infinity.0]", "\"NaN"})
+    EXPECT_THROW(parse_python_json(text, "x"), Error) << text;
+  const std::string text = "{\n  \"a\": NaN,\n  \"b\": -Infinity,\n  \"c\": \"d\\\"\x7f\"\n}";
+  EXPECT_EQ(without_stand_ins(nlohmann::ordered_json::parse(with_stand_ins(text)).dump(2)), text);
+  // Errors name the byte of the file.
+  try {
+    (void)parse_python_json("[NaN, Infinity, x]", "x");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), testing::HasSubstr("byte 17"));
+  }
 }
 
 }  // namespace

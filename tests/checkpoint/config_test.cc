@@ -103,9 +103,13 @@ TEST(Config, RouterOfADeepSeekModel) {
 }
 
 TEST(Config, MuseSparkUnderTextConfig) {
-  const Members text = {{"hidden_size", "8192"},           {"moe_hidden_size", "4096"},
-                        {"moe_intermediate_size", "2048"}, {"num_local_experts", "256"},
-                        {"num_experts_per_tok", "8"},      {"num_hidden_layers", "62"},
+  const Members text = {{"model_type", R"("muse_spark_text")"},
+                        {"hidden_size", "8192"},
+                        {"moe_hidden_size", "4096"},
+                        {"moe_intermediate_size", "2048"},
+                        {"num_local_experts", "256"},
+                        {"num_experts_per_tok", "8"},
+                        {"num_hidden_layers", "62"},
                         {"hidden_act", R"("silu")"}};
   const auto config_of = [](const Members& inner) {
     return read(
@@ -138,6 +142,55 @@ TEST(Config, MuseSparkUnderTextConfig) {
   EXPECT_THAT(refused(with(kPlain, "text_config", "3")),
               AllOf(HasSubstr("text_config is 3"), HasSubstr("an object")));
   EXPECT_EQ(read(with(kPlain, "text_config", "null")).hidden, 256);
+}
+
+// What one family's code alone does is refused elsewhere by name and value, unless it does nothing there.
+TEST(Config, WhatMuseSparkHasIsRefusedElsewhere) {
+  constexpr auto unsupported = ErrorKind::unsupported;
+  for (const char* type : {"qwen3_moe", "deepseek_v3", "minimax_m2", "nobody_knows"}) {
+    const Members other =
+        with(with(with(kPlain, "model_type", '"' + std::string(type) + '"'), "num_experts", "16"),
+             "norm_topk_prob", "true");
+    EXPECT_EQ(read(other).router.logit_multiplier, 1.0) << type;
+    EXPECT_EQ(read(with(other, "output_multiplier", "1.0")).router.logit_multiplier, 1.0) << type;
+    EXPECT_THAT(refused(with(other, "output_multiplier", "2.0"), unsupported),
+                AllOf(HasSubstr("config.json: output_multiplier is 2.0"), HasSubstr("wanted 1")))
+        << type;
+    for (const char* value : {"0", "-1", "1e+39", "Infinity", "NaN", "true"})
+      EXPECT_THAT(refused(with(other, "output_multiplier", value)),
+                  AllOf(HasSubstr(std::string("output_multiplier is ") + value), HasSubstr("wanted a")))
+          << type;
+    EXPECT_THAT(refused(with(other, "moe_hidden_size", "128"), unsupported),
+                HasSubstr("config.json: moe_hidden_size is 128, kerf knows it in Muse Spark alone"))
+        << type;
+    EXPECT_THAT(
+        refused(with(other, "post_norm_eps", "1e-8"), unsupported),
+        HasSubstr(
+            "config.json: post_norm_eps is 1e-08, kerf knows a norm after the experts in Muse Spark alone"))
+        << type;
+  }
+}
+
+// Python's json module writes them where a number is not finite.
+TEST(Config, NumbersThatAreNotFinite) {
+  for (const char* value : {"Infinity", "-Infinity", "NaN", "[0.0, Infinity]", R"({"a": NaN})"}) {
+    EXPECT_EQ(read(with(kPlain, "time_step_limit", value)).experts, 4) << value;
+    EXPECT_EQ(
+        read(object(kPlain), R"({"quantization": {"quant_algo": "NVFP4"}, "x": )" + std::string(value) + "}")
+            .quant_algo,
+        "NVFP4");
+  }
+  for (const char* key : {"routed_scaling_factor", "num_experts", "moe_intermediate_size", "n_group",
+                          "norm_topk_prob", "hidden_act", "num_hidden_layers"})
+    for (const char* value : {"Infinity", "-Infinity", "NaN"})
+      EXPECT_THAT(refused(with(kPlain, key, value)),
+                  AllOf(HasSubstr(std::string("config.json: ") + key + " is " + value + " (number)"),
+                        HasSubstr("wanted")))
+          << key;
+  EXPECT_THAT(refused(with(kPlain, "swiglu_limit", "Infinity"), ErrorKind::unsupported),
+              HasSubstr("swiglu_limit is Infinity"));
+  EXPECT_THAT(refused(with(kPlain, "mlp_bias", "NaN"), ErrorKind::unsupported), HasSubstr("mlp_bias is NaN"));
+  EXPECT_THAT(refused(std::string("{\"a\": infinity}")), HasSubstr("not valid JSON at byte"));
 }
 
 TEST(Config, SharedExpertsAndPool) {

@@ -24,7 +24,6 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-using ::testing::StartsWith;
 
 json model(int layers, json more) {
   json out = {{"hidden_size", 256},        {"moe_intermediate_size", 128}, {"num_experts", 8},
@@ -66,6 +65,10 @@ TEST(ExpertLayers, EveryFamilysKeys) {
   EXPECT_EQ(layers(model(6, {{"moe_layer_interval", 2}, {"moe_layer_end_index", -1}})), "-E-E-E");
   EXPECT_EQ(layers(model(5, {{"expert_layer_period", 2}, {"expert_layer_offset", 1}})), "-E-E-");
   EXPECT_EQ(layers(model(3, {{"num_dense_layers", 1}})), "-EE");
+  EXPECT_EQ(layers(model(4, {{"is_moe_layer", {false, true, true, false}}})), "-EE-");
+  json unnumbered = model(3, {{"layers_block_type", {"mamba", "moe", "attention"}}});
+  unnumbered.erase("num_hidden_layers");
+  EXPECT_EQ(layers(unnumbered), "-E-");
 }
 
 TEST(ExpertLayers, WhatNoKeySays) {
@@ -108,6 +111,8 @@ TEST(ExpertLayers, KeysThatMakeNoSenseAreNamed) {
               HasSubstr("mlp_layer_types has 1 entries, wanted one for each of 4"));
   EXPECT_THAT(refused({{"moe_layer_freq", {0, 1, 2, 1}}}), HasSubstr("moe_layer_freq is 2"));
   EXPECT_THAT(refused({{"decoder_sparse_step", 0}}), HasSubstr("decoder_sparse_step is 0"));
+  EXPECT_THAT(refused({{"is_moe_layer", true}}), HasSubstr("is_moe_layer is true (boolean), wanted a list"));
+  EXPECT_THAT(refused({{"is_moe_layer", {0, 1, 2, 1}}}), HasSubstr("is_moe_layer is 2"));
   EXPECT_THAT(refused({{"hybrid_override_pattern", "MEMEM"}}),
               HasSubstr("hybrid_override_pattern is \"MEMEM\""));
   EXPECT_THAT(refused({{"mlp_layer_types", {"hash_moe", "moe", "moe", "moe"}}}, ErrorKind::unsupported),
@@ -162,7 +167,10 @@ TEST(ExpertLayers, ALayerThatIsNotThereIsAFault) {
                                  HasSubstr("wanted 4 experts (config.json: decoder_sparse_step is 1)")));
   EXPECT_THAT(seen.all, AllOf(HasSubstr("layer 1"), HasSubstr("run where they are named: 0")));
   EXPECT_EQ(seen.first, "accepted");
-  EXPECT_THAT(seen.second, StartsWith("layer 1: no tensor of routed experts, wanted 4 experts"));
+  EXPECT_THAT(
+      seen.second,
+      HasSubstr(
+          "config.json: layer 1: no tensor of routed experts, wanted 4 experts (decoder_sparse_step is 1)"));
   // A layer that was never there.
   onehot.config["num_hidden_layers"] = "3";
   EXPECT_THAT(look(onehot).faults, HasSubstr("layer without its routed experts, count 1: layer 2"));
@@ -194,6 +202,8 @@ TEST(ExpertLayers, LayersThatTheModelDoesNotHave) {
                                  HasSubstr("num_hidden_layers is 1")));
   EXPECT_THAT(seen.all, HasSubstr("layer 1"));
   EXPECT_EQ(seen.first, "accepted");
+  EXPECT_THAT(seen.second, AllOf(HasSubstr("another kind: "),
+                                 HasSubstr("config.json: layer 1, wanted 0 to 0 (num_hidden_layers is 1)")));
   // For predicting further tokens: not of the model's layers, and no fault.
   onehot.config["num_nextn_predict_layers"] = "1";
   EXPECT_EQ(look(onehot).all, "accepted");

@@ -71,7 +71,7 @@ TEST(RoutingKeys, BesideAndBelowTextConfigTheSame) {
   for (const auto& [key, one, other] : {std::tuple<const char*, json, json>{"num_experts_per_tok", 2, 4},
                                         {"norm_topk_prob", true, false},
                                         {"hidden_act", "silu", "gelu"},
-                                        {"output_multiplier", 0.5, 1.0},
+                                        {"output_multiplier", 1.0, 0.5},
                                         {"routed_scaling_factor", 1.0, 2.5}}) {
     json config = {{"text_config", model({{key, one}})}, {key, other}};
     EXPECT_THAT(contradiction(config),
@@ -156,7 +156,7 @@ TEST(RoutingKeys, RoutersThatKerfDoesNotHaveAreNamed) {
               AllOf(HasSubstr("config.json: phimoe"), HasSubstr("sparsemixer")));
   EXPECT_THAT(unrouted(model({{"model_type", "ernie4_5_moe"}})), HasSubstr("softmax with a bias"));
   EXPECT_THAT(unrouted(model({{"model_type", "longcat_flash"}})), HasSubstr("zero_expert_num"));
-  EXPECT_THAT(unrouted(model({{"model_type", "hy_v3"}})), HasSubstr("router_scaling_factor"));
+  EXPECT_THAT(unrouted(model({{"model_type", "kolibri1"}})), HasSubstr("logits with a bias"));
   EXPECT_THAT(unrouted(model({{"model_type", "deepseek_v2"}, {"routed_scaling_factor", 16.0}})),
               HasSubstr("config.json: routed_scaling_factor is 16.0 beside scoring_func is \"softmax\" in "
                         "deepseek-v2's code"));

@@ -13,8 +13,9 @@ namespace kerf::checkpoint::internal {
 inline constexpr std::array<std::string_view, 4> expert_roots = {"mlp.experts.", "block_sparse_moe.experts.",
                                                                  "feed_forward.experts.", "mixer.experts."};
 // What precedes "layers.0." in models.
-inline constexpr std::array<std::string_view, 4> layer_bases = {
-    "model.language_model.", "language_model.model.", "model.", "backbone."};
+inline constexpr std::array<std::string_view, 6> layer_bases = {
+    "model.language_model.", "language_model.model.", "model.", "backbone.",
+    "thinker.model.",        "language.model."};
 
 // Dialects as bits of a number: those in which a name has a meaning.
 using Dialects = std::uint32_t;

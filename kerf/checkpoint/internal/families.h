@@ -36,16 +36,28 @@ struct Family {
   Swiglu swiglu = Swiglu::plain;
   double swiglu_limit = 0;  // where the key is absent; 0: none
   Stacked stacked = Stacked::rows;
+  bool pools = false;        // Muse Spark's experts: of a width of their own, with a norm after them
   bool every_layer = false;  // has routed experts, where no key says otherwise
   // Where the keys are absent: groups and how many of them are chosen from, and what weights are multiplied
   // by.
   std::int64_t n_group = 0;
   std::int64_t topk_group = 0;
   double scaling = 1.0;
-  bool scales = true;  // false: the code multiplies by no routed_scaling_factor, whatever the file says
+  // The keys that the code reads for what other families say in other keys or not at all. Those that it does
+  // not read must say what it does.
+  std::string_view scaling_key = "routed_scaling_factor";  // empty: weights are multiplied by nothing
+  std::string_view bias_key = {};  // whether there is a selection bias; empty: always as selection_bias says
+  bool scoring_told = false;       // scores by what the file says
+  bool groups = false;             // chooses inside groups where the file has them
+  bool softmax_of_chosen = false;  // softmax over the chosen alone, which adds up to 1 whatever the file says
+  double logit_multiplier = 0;     // of output_multiplier, where that is absent; 0: the code does not read it
+  double sum_epsilon = 1e-20;      // added to the sum that weights are divided by
+  std::string_view activation = "silu";  // where the file names none
   // How its code chooses experts or weighs them where no key that kerf reads says so and kerf computes
   // nothing of the kind; empty elsewhere.
   std::string_view other_routing = {};
+  // What its experts are where kerf cannot compute those either; empty elsewhere.
+  std::string_view other_experts = {};
 };
 
 // The family of a model_type, else of an architecture ("Qwen3MoeForCausalLM"); one without a name where

@@ -2,13 +2,15 @@
 // it computes, and those that do but may hold a value at which they change nothing.
 #pragma once
 
+#include "kerf/checkpoint/internal/families.h"
 #include "kerf/checkpoint/internal/keys.h"
 
 namespace kerf::checkpoint::internal {
 
 // Error{unsupported} that names key and value where a key sounds like routed experts (its name has "expert",
 // "moe", "router", "topk", "swiglu" or the like in it) and is not in the list, or is and holds a value that
-// would change the result. null is no value. Sub-objects but text_config are not looked into.
-void refuse_unknown_keys(const Keys& keys);
+// would change the result. null is no value. Sub-objects are not looked into, but for those
+// that Keys looks into.
+void refuse_unknown_keys(const Keys& keys, const Family& family);
 
 }  // namespace kerf::checkpoint::internal
