@@ -92,8 +92,12 @@ constexpr auto kNeutral = std::to_array<Neutral>({{"mlp_bias", "false"},
 // Only what is about the experts' own mathematics: the bare word is in other keys' names, too.
 bool concerns_experts(std::string_view key) {
   if (key.ends_with("_config")) return false;  // other parts' and tools' own
-  return std::any_of(kWords.begin(), kWords.end(),
-                     [&](std::string_view word) { return key.find(word) != std::string_view::npos; });
+  return std::any_of(kWords.begin(), kWords.end(), [&](std::string_view word) {
+    const std::size_t at = key.find(word);
+    // num_attention_groups has n_group in it.
+    const bool inside = word == "n_group" && at != 0 && at != std::string_view::npos && key[at - 1] != '_';
+    return at != std::string_view::npos && !inside;
+  });
 }
 
 template <typename List>

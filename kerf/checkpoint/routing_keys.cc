@@ -89,6 +89,8 @@ class Reader {
     const auto told = keys_.any_string(kScoring);
     if (!told) return std::string(family_.scoring);
     const std::string said = keys_.said(kScoring);
+    // dots.llm1 is published with what others call topk_method in its place.
+    if (family_.name == "dots1" && *told == "noaux_tc") return "sigmoid";
     if (*told != "softmax" && *told != "sigmoid") unsupported(said, "kerf implements softmax and sigmoid");
     if (!family_.scoring_told && *told != family_.scoring)
       unsupported(said, fmt::format("but {} scores by {}", code(), family_.scoring));

@@ -105,9 +105,10 @@ void restore_bf16(const ExportFile& file, const std::string& prefix, const check
 // is said as ModelOpt does. Everything else, and every other text, stays as it is.
 std::string config_text(const checkpoint::ExportFacts& facts) {
   auto config = nlohmann::ordered_json::parse(with_stand_ins(facts.configs.config));
-  auto* const owner = config.contains("quantization_config") || !config.contains("text_config")
-                          ? &config
-                          : &config["text_config"];
+  auto* owner = &config;
+  for (const char* part : {"thinker_config", "text_config", "llm_config", "language_config"})
+    if (!owner->contains("quantization_config") && owner->contains(part) && (*owner)[part].is_object())
+      owner = &(*owner)[part];
   const auto found = owner->find("quantization_config");
   if (found == owner->end() || found->value("quant_method", "") != "compressed-tensors")
     return facts.configs.config;

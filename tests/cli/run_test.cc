@@ -277,7 +277,8 @@ TEST_F(RunCommand, RefusesWrongTensors) {
 
 TEST_F(RunCommand, RefusesWhatCannotRun) {
   write({x(), ids(), weights()});
-  expect_refused(run({}, "5"), 2, {"5"});
+  expect_refused(run({}, "5"), 2,
+                 {path("model/config.json") + ": layer 5, wanted 0 to 0 (num_hidden_layers is 1)"});
   expect_refused(run({"--mode", "tp"}), 4, {"2 ranks"});
   expect_refused(run({"--ranks", "4", "--mode", "tp"}), 4, {"32"});
   expect_refused(run({"--ranks", "3"}), 4, {"4 experts", "3 ranks"});
