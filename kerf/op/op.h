@@ -129,6 +129,12 @@ class RoutedExperts {
                     const routing::Metadata& metadata, Tactic tactic, const Workers& workers,
                     std::span<std::byte> workspace, const RowBuffer& rows) const = 0;
 
+  // The bound tensors have other contents, where they lay and of the shapes they had: whatever binding took
+  // from them (scalars; what it found out about block scales) is taken again, and `gated`, of which there
+  // must be as many values as at binding. Nothing that is bound moves, so that what was prepared or captured
+  // stays valid. Not while a body runs. Allocates nothing, and fails on a device alone: Error{device}.
+  virtual void reread(const GatedParameters& gated) = 0;
+
   // The metadata shape of a step of `tokens` tokens at a tile.
   [[nodiscard]] routing::MetadataShape metadata_shape(std::int64_t tokens, std::int64_t tile) const {
     return {tokens, top_k(), num_experts(), first_expert(), shape().experts, tile};

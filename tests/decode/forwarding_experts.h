@@ -35,6 +35,7 @@ class ForwardingExperts : public op::RoutedExperts {
             const op::RowBuffer& rows) const override {
     below_->body(tokens, shape, metadata, tactic, workers, workspace, rows);
   }
+  void reread(const op::GatedParameters& gated) override { below_->reread(gated); }
 
  private:
   std::unique_ptr<op::RoutedExperts> below_;

@@ -59,6 +59,8 @@ class Bf16Body final : public internal::Bound {
         });
   }
 
+  void reread(const GatedParameters& gated) override { w_.reread(gated); }
+
  private:
   [[nodiscard]] Bf16Tile tile_of(std::span<const Group> groups, const Piece& piece) const {
     const auto [n, h, i] = w_.shape;

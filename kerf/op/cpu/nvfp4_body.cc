@@ -30,14 +30,9 @@ class Nvfp4Body final : public internal::Bound {
   Nvfp4Body(const Nvfp4Args& args, const Kernels& kernels)
       : Bound(layout::shape_of(args.experts), args.experts.first_expert, args.num_experts, args.top_k,
               args.input),
-        w_(args) {
-    // Layers with scales that the vector kernels do not take run on the scalar table: slower, and the same
-    // bits as the reference's. Checkpoints that kerf loads have none.
-    const auto [n, h, i] = w_.shape;
-    const bool regular =
-        numeric::regular_scales({w_.w13_sf, static_cast<std::size_t>(n * 2 * i * (h / 16))}) &&
-        numeric::regular_scales({w_.w2_sf, static_cast<std::size_t>(n * h * (i / 16))});
-    kernels_ = regular ? &kernels : &scalar_kernels();
+        w_(args),
+        vector_kernels_(kernels) {
+    choose_kernels();
   }
 
   [[nodiscard]] std::vector<Tactic> tactics(std::int64_t tokens) const override {
@@ -70,7 +65,22 @@ class Nvfp4Body final : public internal::Bound {
         });
   }
 
+  void reread(const GatedParameters& gated) override {
+    w_.reread(gated);
+    choose_kernels();
+  }
+
  private:
+  // Layers with scales that the vector kernels do not take run on the scalar table: slower, and the same
+  // bits as the reference's. Checkpoints that kerf loads have none.
+  void choose_kernels() {
+    const auto [n, h, i] = w_.shape;
+    const bool regular =
+        numeric::regular_scales({w_.w13_sf, static_cast<std::size_t>(n * 2 * i * (h / 16))}) &&
+        numeric::regular_scales({w_.w2_sf, static_cast<std::size_t>(n * h * (i / 16))});
+    kernels_ = regular ? &vector_kernels_ : &scalar_kernels();
+  }
+
   void expand_token(const Tokens& tokens, std::int64_t t, X* out) const {
     const std::int64_t hidden = w_.shape.hidden;
     if constexpr (quantised)
@@ -154,6 +164,7 @@ class Nvfp4Body final : public internal::Bound {
   }
 
   internal::Nvfp4Weights w_;
+  const Kernels& vector_kernels_;
   const Kernels* kernels_ = nullptr;
 };
 

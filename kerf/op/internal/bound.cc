@@ -33,9 +33,10 @@ Verdict check(const Args& args) {
   return check_gated(args.gated, shape.experts);
 }
 
-std::vector<float> floats(const tensor::TensorView& view) {
-  std::vector<float> out(view.bytes.size() / sizeof(float));
-  std::memcpy(out.data(), view.bytes.data(), view.bytes.size());
+// The bytes of an engine's tensor may lie anywhere.
+float float_at(std::span<const std::byte> bytes, std::size_t i) {
+  float out = 0;
+  std::memcpy(&out, bytes.data() + i * sizeof out, sizeof out);
   return out;
 }
 
@@ -56,15 +57,19 @@ Nvfp4Weights::Nvfp4Weights(const Nvfp4Args& args)
       w13_sf(bytes_of(args.experts.w13_sf)),
       w2(bytes_of(args.experts.w2)),
       w2_sf(bytes_of(args.experts.w2_sf)),
-      scalars(static_cast<std::size_t>(shape.experts)) {
-  const auto gate = floats(args.experts.g1_alphas);
-  const auto up = floats(args.experts.g1_scale_c);
-  const auto down = floats(args.experts.g2_alphas);
+      scalars(static_cast<std::size_t>(shape.experts)),
+      gate_(args.experts.g1_alphas.bytes),
+      up_(args.experts.g1_scale_c.bytes),
+      down_(args.experts.g2_alphas.bytes) {
+  reread(args.gated);
+}
+
+void Nvfp4Weights::reread(const GatedParameters& gated) {
   for (std::size_t e = 0; e < scalars.size(); ++e) {
-    scalars[e].scale_gate = gate[e];
-    scalars[e].scale_up = up[e];
-    scalars[e].scale_down = down[e];
-    read_gated(args.gated, e, scalars[e]);
+    scalars[e].scale_gate = float_at(gate_, e);
+    scalars[e].scale_up = float_at(up_, e);
+    scalars[e].scale_down = float_at(down_, e);
+    read_gated(gated, e, scalars[e]);
   }
 }
 
@@ -73,7 +78,11 @@ Bf16Weights::Bf16Weights(const Bf16Args& args)
       w13(args.experts.w13.as<std::uint16_t>().data()),
       w2(args.experts.w2.as<std::uint16_t>().data()),
       scalars(static_cast<std::size_t>(shape.experts)) {
-  for (std::size_t e = 0; e < scalars.size(); ++e) read_gated(args.gated, e, scalars[e]);
+  reread(args.gated);
+}
+
+void Bf16Weights::reread(const GatedParameters& gated) {
+  for (std::size_t e = 0; e < scalars.size(); ++e) read_gated(gated, e, scalars[e]);
 }
 
 void check_body(const RoutedExperts& experts, const Tokens& tokens, const routing::MetadataShape& shape,

@@ -27,6 +27,8 @@ constexpr bool tile_is_of_use(int tile, std::int64_t tokens) {
 
 struct Nvfp4Weights {
   explicit Nvfp4Weights(const Nvfp4Args& args);
+  // The scalars again, in their place.
+  void reread(const GatedParameters& gated);
 
   layout::ExpertsShape shape;
   const std::uint8_t* w13;             // [n, 2I, H/2]
@@ -34,10 +36,14 @@ struct Nvfp4Weights {
   const std::uint8_t* w2;              // [n, H, I/2]
   const std::uint8_t* w2_sf;           // [n, H, I/16] 128x4
   std::vector<ExpertScalars> scalars;  // [n]
+
+ private:
+  std::span<const std::byte> gate_, up_, down_;  // g1_alphas, g1_scale_c, g2_alphas, f32 [n]
 };
 
 struct Bf16Weights {
   explicit Bf16Weights(const Bf16Args& args);
+  void reread(const GatedParameters& gated);
 
   layout::ExpertsShape shape;
   const std::uint16_t* w13;            // [n, H/64, 2I, 64]

@@ -124,6 +124,7 @@ class Nvfp4Reference final : public ReferenceBase {
         },
         rows);
   }
+  void reread(const GatedParameters& gated) override { w_.reread(gated); }
 
  private:
   [[nodiscard]] Nvfp4Matrix w13(std::int64_t e) const {
@@ -211,6 +212,7 @@ class Bf16Reference final : public ReferenceBase {
         out[k] = numeric::f32_to_bf16(static_cast<float>(second.dot(layout::w2_converted(k), h.data())));
     });
   }
+  void reread(const GatedParameters& gated) override { w_.reread(gated); }
 
  private:
   Bf16Weights w_;

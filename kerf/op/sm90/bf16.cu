@@ -14,8 +14,8 @@ std::unique_ptr<DeviceExperts> bind_bf16(const Bf16Args& args) {
     maps[c].w2 =
         byte_map(w.w2, n * (inter / 64) * hidden, 128, rows, Bf16Chunk::box_bytes, Swizzle::bytes_128);
   }
-  return std::make_unique<HalfExperts<Bf16Chunk>>(args, maps, nullptr, nullptr, Ahead{}, w.scalars,
-                                                  "BF16 experts");
+  return std::make_unique<HalfExperts<Bf16Chunk, internal::Bf16Weights>>(args, maps, nullptr, nullptr,
+                                                                         Ahead{}, w, "BF16 experts");
 }
 
 }  // namespace kerf::op::sm90

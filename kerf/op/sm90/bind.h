@@ -9,14 +9,20 @@
 
 namespace kerf::op::sm90 {
 
-// A few values that a bound layer keeps in device memory. Uploaded once.
+// A few values that a bound layer keeps in device memory, at one address.
 template <typename T>
 class DeviceValues {
  public:
   explicit DeviceValues(std::span<const T> values)
       : memory_(std::make_unique<cuda::DeviceMemory>()),
         tensor_(*memory_, tensor::Dtype::u8, {static_cast<std::int64_t>(values.size_bytes())}) {
-    cuda::copy(tensor_.bytes().data(), values.data(), values.size_bytes());
+    put(values);
+  }
+  // As many others, to the same place.
+  void put(std::span<const T> values) {
+    const cuda::Stream stream;
+    cuda::copy(tensor_.bytes().data(), values.data(), values.size_bytes(), stream.handle());
+    stream.synchronize();
   }
   [[nodiscard]] const T* get() const { return reinterpret_cast<const T*>(tensor_.bytes().data()); }
 

@@ -38,21 +38,22 @@ struct HalfMaps {
   CUtensorMap w13, w2;
 };
 
-template <typename Chunk>
+// Weights: Nvfp4Weights or Bf16Weights.
+template <typename Chunk, typename Weights>
 class HalfExperts final : public DeviceExperts {
  public:
   // maps: of the weights, for each config. args: Nvfp4Args or Bf16Args. what: as errors have it.
   template <typename Args>
   HalfExperts(const Args& args, const std::array<HalfMaps, configs>& maps, const std::uint8_t* w13_sf,
-              const std::uint8_t* w2_sf, const Ahead& ahead,
-              const std::vector<internal::ExpertScalars>& scalars, std::string_view what)
+              const std::uint8_t* w2_sf, const Ahead& ahead, const Weights& weights, std::string_view what)
       : DeviceExperts(layout::shape_of(args.experts), args.experts.first_expert, args.num_experts, args.top_k,
                       Input::bf16),
         maps_(maps),
         w13_sf_(w13_sf),
         w2_sf_(w2_sf),
         ahead_(ahead),
-        scalars_(scalars),
+        weights_(weights),
+        scalars_(weights.scalars),
         what_(what),
         multiprocessors_(cuda::facts().multiprocessors) {
     for (const HalfKernel& kernel : half_kernels<Chunk>)
@@ -118,6 +119,11 @@ class HalfExperts final : public DeviceExperts {
                  stream, what_, maps_[config].w13, maps_[config].w2, given);
   }
 
+  void reread(const GatedParameters& gated) override {
+    weights_.reread(gated);
+    scalars_.put(weights_.scalars);
+  }
+
  private:
   [[nodiscard]] std::int64_t gathered_values(const routing::MetadataShape& step) const {
     return step.max_padded() * shape().hidden;
@@ -127,6 +133,7 @@ class HalfExperts final : public DeviceExperts {
   const std::uint8_t* w13_sf_;
   const std::uint8_t* w2_sf_;
   Ahead ahead_;                                    // without ids
+  Weights weights_;
   DeviceValues<internal::ExpertScalars> scalars_;  // [n]
   std::string_view what_;
   int multiprocessors_;

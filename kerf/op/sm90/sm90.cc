@@ -24,12 +24,14 @@ class Copied final : public RoutedExperts {
     Nvfp4Args there = args;
     for (tensor::TensorView* t :
          {&there.experts.w13, &there.experts.w13_sf, &there.experts.w2, &there.experts.w2_sf})
-      upload(*t);
+      hold(*t);
+    upload();
     below_ = args.input == Input::nvfp4 ? bind_w4a4(there) : bind_w4a16(there);
   }
   explicit Copied(const Bf16Args& args) {
     Bf16Args there = args;
-    for (tensor::TensorView* t : {&there.experts.w13, &there.experts.w2}) upload(*t);
+    for (tensor::TensorView* t : {&there.experts.w13, &there.experts.w2}) hold(*t);
+    upload();
     below_ = bind_bf16(there);
   }
 
@@ -51,15 +53,27 @@ class Copied final : public RoutedExperts {
             const RowBuffer& rows) const override {
     below_->body(tokens, shape, metadata, tactic, workers, workspace, rows);
   }
+  void reread(const GatedParameters& gated) override {
+    upload();
+    below_->reread(gated);
+  }
 
  private:
-  void upload(tensor::TensorView& view) {
+  // From here on `view` is of the copy.
+  void hold(tensor::TensorView& view) {
     tensors_.emplace_back(memory_, view.dtype, view.shape);
-    cuda::copy(tensors_.back().bytes().data(), view.bytes.data(), view.bytes.size());
+    given_.push_back(view.bytes);
     view.bytes = tensors_.back().bytes();
+  }
+  void upload() {
+    const cuda::Stream stream;
+    for (std::size_t i = 0; i < given_.size(); ++i)
+      cuda::copy(tensors_[i].bytes().data(), given_[i].data(), given_[i].size(), stream.handle());
+    stream.synchronize();
   }
 
   cuda::DeviceMemory memory_;
+  std::vector<std::span<const std::byte>> given_;  // in host memory
   std::vector<tensor::Tensor> tensors_;
   std::unique_ptr<DeviceExperts> below_;
 };

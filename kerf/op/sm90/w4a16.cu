@@ -18,8 +18,8 @@ std::unique_ptr<DeviceExperts> bind_w4a16(const Nvfp4Args& args) {
       .experts = static_cast<std::int32_t>(n),
       .matrices = {{{w.w13, values}, {w.w13_sf, values / 8}}, {{w.w2, values / 2}, {w.w2_sf, values / 16}}},
       .most_bytes = most_ahead_bytes};
-  return std::make_unique<HalfExperts<Fp4Chunk>>(args, maps, w.w13_sf, w.w2_sf, ahead, w.scalars,
-                                                 "NVFP4 experts with bf16 rows (W4A16)");
+  return std::make_unique<HalfExperts<Fp4Chunk, internal::Nvfp4Weights>>(
+      args, maps, w.w13_sf, w.w2_sf, ahead, w, "NVFP4 experts with bf16 rows (W4A16)");
 }
 
 }  // namespace kerf::op::sm90

@@ -102,6 +102,11 @@ class W4a4Experts final : public DeviceExperts {
     w4a4::launch(p, variant, blocks_of(shape, variant), stream);
   }
 
+  void reread(const GatedParameters& gated) override {
+    w_.reread(gated);
+    scalars_.put(w_.scalars);
+  }
+
  private:
   [[nodiscard]] int config_of(const routing::MetadataShape& shape, Tactic tactic) const {
     return tactic.config < 0 ? default_tactic(shape.tokens).config : tactic.config;
