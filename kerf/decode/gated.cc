@@ -1,6 +1,8 @@
 #include "kerf/decode/gated.h"
 
+#include <algorithm>
 #include <cmath>
+#include <span>
 #include <string_view>
 
 #include "kerf/base/format.h"
@@ -39,6 +41,18 @@ SwigluValues::SwigluValues(const checkpoint::SwigluConfig& from, const checkpoin
     if (!limit_gate_.empty())
       divide(limit_gate_[at], real(scales.ws2_gate[of_all]), first + e, "SwiGLU's limit");
   }
+}
+
+void SwigluValues::assign(const op::GatedParameters& values) {
+  const auto put = [](std::span<const float> from, std::vector<float>& to) {
+    if (from.size() != to.size())
+      fail(ErrorKind::bug, "{} gated parameters in the place of {}", from.size(), to.size());
+    std::copy(from.begin(), from.end(), to.begin());
+  };
+  put(values.alpha, alpha_);
+  put(values.beta, beta_);
+  put(values.limit_gate, limit_gate_);
+  put(values.limit_up, limit_up_);
 }
 
 }  // namespace kerf::decode

@@ -23,6 +23,8 @@ class SwigluValues {
                std::int64_t first, std::int64_t experts);
 
   [[nodiscard]] op::GatedParameters all() const { return {alpha_, beta_, limit_gate_, limit_up_}; }
+  // Other values in the place of these, as many of each.
+  void assign(const op::GatedParameters& values);
 
  private:
   std::vector<float> alpha_, beta_, limit_gate_, limit_up_;

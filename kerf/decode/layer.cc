@@ -23,6 +23,10 @@ layout::Bf16View Layer::bf16() const {
   fail(ErrorKind::bug, "layer {} does not hold BF16 experts", index);
 }
 
+bool Layer::adopted() const {
+  return std::holds_alternative<layout::Nvfp4View>(stock) || std::holds_alternative<layout::Bf16View>(stock);
+}
+
 float Layer::input_scale() const { return (sliced ? sliced->view() : nvfp4()).a1_gscale.as<float>()[0]; }
 
 std::int64_t Layer::expert_bytes(Mode mode) const {

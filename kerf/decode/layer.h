@@ -39,7 +39,11 @@ struct Layer {
   std::unique_ptr<op::RoutedExperts> tp;
   std::int64_t whole_width = 0;  // I of the whole experts, where none are here (exported slices)
   std::optional<tail::RouteNorm> norm;
+  // How often the layer has been filled anew (refill.h): who keeps copies of its values compares.
+  std::uint64_t refills = 0;
 
+  // Whether the stock experts are an engine's.
+  [[nodiscard]] bool adopted() const;
   // The stock experts, whoever owns them; Error{bug} for a layer of another kind.
   [[nodiscard]] layout::Nvfp4View nvfp4() const;
   [[nodiscard]] layout::Bf16View bf16() const;

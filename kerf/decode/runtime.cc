@@ -5,12 +5,11 @@
 
 #include "kerf/base/format.h"
 #include "kerf/base/function_ref.h"
-#include "kerf/base/machine.h"
 #include "kerf/comm/agree.h"
-#include "kerf/cuda/device.h"
 #include "kerf/decode/exact.h"
 #include "kerf/decode/exported.h"
 #include "kerf/decode/inputs.h"
+#include "kerf/decode/internal/start_room.h"
 #include "kerf/decode/start_facts.h"
 
 namespace kerf::decode {
@@ -103,32 +102,6 @@ void choose_tactics(Plan& plan, std::span<const Layer> layers, const RuntimeOpti
 
 }  // namespace
 
-namespace {
-
-// Asked before anything is loaded, on every rank.
-Verdict no_room_for(const checkpoint::Checkpoint& from, const std::vector<std::int64_t>& layers,
-                    const RuntimeOptions& options, const Rank& rank) {
-  std::optional<Room> room = options.room;
-  if (!room && rank.group.name() == "local")
-    room = Room{available_memory(), "this machine, within its cgroup's limit,"};
-  if (!room || room->bytes == 0) return std::nullopt;  // nobody says
-  MemoryRequest r = request_for(from, layers, options.block != BlockKind::none);
-  r.ranks = rank.group.size();
-  r.tp = options.expert_tp ? rank.row().size() : 1;
-  r.rows = r.ranks / r.tp;
-  r.fit = options.build.fit;
-  r.tokens = options.max_tokens;
-  r.input = options.build.input;
-  r.backend = options.build.backend;
-  r.workers = rank.workers.size();
-  r.tail = options.tail;
-  std::optional<Room> device;
-  if (rank.device != nullptr) device = Room{cuda::facts().free, "the device"};
-  return no_room(r, *room, device);
-}
-
-}  // namespace
-
 Runtime Runtime::build(const checkpoint::Checkpoint& source, const RuntimeOptions& wanted, const Rank& rank) {
   require_alike(rank, wanted, [&] { return facts_of(source); });
   RuntimeOptions options = wanted;
@@ -145,7 +118,7 @@ Runtime Runtime::build(const checkpoint::Checkpoint& source, const RuntimeOption
     if (options.expert_tp && options.tail.kind == tail::Kind::exact)
       require(exact_refused(from, layers, options.build.input, rank.row().size(), options.build.fit));
     check_tokens(options.max_tokens);
-    require(no_room_for(from, layers, options, rank));
+    require(internal::no_room_for(from, layers, options, rank));
   });
   BuildOptions loading = options.build;
   if (options.progress && rank.group.rank() == 0)
@@ -158,6 +131,7 @@ Runtime Runtime::build(const checkpoint::Checkpoint& source, const RuntimeOption
                          },
                          router, options, rank);
   out.startup_.read_bytes = from.read_bytes();
+  out.config_ = from.config();
   return out;
 }
 
@@ -194,6 +168,8 @@ Runtime Runtime::assemble(const std::function<std::vector<Layer>(Startup&)>& lay
   const bool reports = options.progress && rank.group.rank() == 0;
   const std::int64_t before = rank.in_use();
   Runtime out(rank, router);
+  out.options_ = options;
+  out.options_.progress = {};
   Startup& startup = out.startup_;
   out.layers_ = layers(startup);
   // Slices that were exported as such are there already.
@@ -337,6 +313,38 @@ Runtime::Chosen Runtime::routes_of_block(std::size_t position, std::int64_t toke
   out.weights.resize(out.ids.size());
   routing::select(weights.router, in.logits, weights.bias, out.ids, out.weights);
   return out;
+}
+
+// What the ranks refill, and what from: compared before anybody follows the one or the other.
+void Runtime::require_one_refill(std::size_t position, std::string_view from,
+                                 FunctionRef<comm::Facts()> of_source) const {
+  comm::require_same(rank_.group, "comparing what the ranks refill", [&] {
+    comm::Facts all = {{"layer to refill", fmt::format("{}", at(position).index), ErrorKind::usage},
+                       {"source", std::string(from), ErrorKind::usage}};
+    const comm::Facts more = of_source();
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  });
+}
+
+Refillable Runtime::refillable(std::size_t position) {
+  return {layers_[position],
+          blocks_.empty() ? nullptr : &blocks_[position],
+          options_,
+          config_ ? &*config_ : nullptr,
+          {router_.experts, router_.top_k}};
+}
+
+RefillReport Runtime::refill(std::size_t position, const checkpoint::Checkpoint& source) {
+  require_one_refill(position, "a checkpoint", [&] { return facts_of(source); });
+  return decode::refill(refillable(position), source, rank_);
+}
+
+RefillReport Runtime::refill(std::size_t position, const StockLayer& source) {
+  require_one_refill(position, "an engine's layer", [&] {
+    return facts_of(ModelSize{router_.experts, router_.top_k});
+  });
+  return decode::refill(refillable(position), source, rank_);
 }
 
 std::vector<std::uint16_t> Runtime::execute_unprepared(std::size_t position, const StepInputs& inputs) const {

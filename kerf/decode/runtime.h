@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kerf/base/function_ref.h"
 #include "kerf/block/block.h"
 #include "kerf/checkpoint/checkpoint.h"
 #include "kerf/comm/facts.h"
@@ -21,6 +22,7 @@
 #include "kerf/decode/layer.h"
 #include "kerf/decode/plan.h"
 #include "kerf/decode/probe.h"
+#include "kerf/decode/refill.h"
 #include "kerf/decode/room.h"
 #include "kerf/decode/shard.h"
 #include "kerf/decode/startup.h"
@@ -135,7 +137,28 @@ class Runtime {
     all_reduce_.run(mine, sum, rank_);
   }
 
+  // Collective, between steps: new weights for one layer, from a checkpoint of the same model (an export of
+  // it, one that is fed to the ranks), at the addresses that the old ones have: whole experts and slices,
+  // scalars, gated parameters, norm, and the weights of the block around them. Plans, prepared bodies and
+  // captured graphs stay valid, and steps go on allocating nothing. Until the ranks have voted, the new
+  // weights are in memory of their own (one layer's experts, and slices): Error{memory} where that is too
+  // much, with the sum. Whatever else is wrong is refused before the vote too, on every rank with the same
+  // reason, and the layer is what it was: a source that differs between ranks, another model, kind or width
+  // of experts, activation or routing (checkpoint, with got and wanted), all that build() refuses, and slices
+  // beyond the probe's limit. After the vote a device alone can fail: Error{device} on every rank, and the
+  // layer is of no use any more. The source need not outlive the call.
+  RefillReport refill(std::size_t position, const checkpoint::Checkpoint& source);
+  // The same from an engine's tensors, with adopt()'s refusals. A layer that was built copies them. One that
+  // was adopted lies in them: the engine has written its new values to where the old ones were, which the
+  // source must name again (Error{usage}), and kerf makes its slices and copies of scalars anew: those are
+  // all or nothing. Then source.gated must outlive the runtime as the old ones had to. Error{unsupported} for
+  // a runtime with blocks.
+  RefillReport refill(std::size_t position, const StockLayer& source);
+
  private:
+  [[nodiscard]] Refillable refillable(std::size_t position);
+  void require_one_refill(std::size_t position, std::string_view from,
+                          FunctionRef<comm::Facts()> of_source) const;
   void warm_up_blocks() const;
   [[nodiscard]] const Layer& at(std::size_t position) const;
   [[nodiscard]] const block::Weights& block_at(std::size_t position, std::int64_t tokens,
@@ -158,6 +181,8 @@ class Runtime {
   Footprint footprint_;
   Startup startup_;
   std::int64_t warm_tokens_ = 0;
+  RuntimeOptions options_;                           // as they were carried out
+  std::optional<checkpoint::ModelConfig> config_{};  // of the checkpoint; nothing: adopted
 };
 
 }  // namespace kerf::decode

@@ -7,6 +7,7 @@
 
 #include "kerf/base/format.h"
 #include "kerf/comm/agree.h"
+#include "kerf/decode/internal/row_gated.h"
 #include "kerf/decode/startup.h"
 #include "kerf/expert_tp/expert_tp.h"
 #include "kerf/layout/geometry.h"
@@ -16,25 +17,6 @@ namespace kerf::decode {
 namespace {
 
 constexpr const char* no_nvfp4 = "expert TP needs at least one layer of NVFP4 experts; BF16 layers stay EP";
-
-// The gated parameters of a row's experts, in global order. Which of them there are is the same on every
-// rank.
-class GatedValues {
- public:
-  GatedValues(const op::GatedParameters& mine, comm::Group& row)
-      : alpha_(gather(mine.alpha, row)),
-        beta_(gather(mine.beta, row)),
-        limit_gate_(gather(mine.limit_gate, row)),
-        limit_up_(gather(mine.limit_up, row)) {}
-  // Views of this object. Binding reads them.
-  [[nodiscard]] op::GatedParameters all() const { return {alpha_, beta_, limit_gate_, limit_up_}; }
-
- private:
-  static std::vector<float> gather(std::span<const float> mine, comm::Group& group) {
-    return mine.empty() ? std::vector<float>() : comm::gathered(group, mine, "gated parameters");
-  }
-  std::vector<float> alpha_, beta_, limit_gate_, limit_up_;
-};
 
 }  // namespace
 
@@ -61,7 +43,7 @@ void cut(Layer& layer, const std::string& backend, const Rank& rank, bool uneven
     layer.sliced.emplace(expert_tp::reshard(layer.nvfp4(), {rank.group, rank.row()}, layer.ep->num_experts(),
                                             rank.weights(), uneven, &rank.memory));
   });
-  const GatedValues gated(layer.gated, rank.row());
+  const internal::RowGated gated(layer.gated, rank.row());
   comm::agreed(rank.group, fmt::format("binding the sliced experts of layer {}", layer.index), [&] {
     layer.tp = op::backend(backend).bind(op::Nvfp4Args{layer.sliced->view(), layer.ep->num_experts(),
                                                        layer.ep->top_k(), layer.input, gated.all()});

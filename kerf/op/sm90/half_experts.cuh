@@ -132,7 +132,7 @@ class HalfExperts final : public DeviceExperts {
   std::array<HalfMaps, configs> maps_;
   const std::uint8_t* w13_sf_;
   const std::uint8_t* w2_sf_;
-  Ahead ahead_;                                    // without ids
+  Ahead ahead_;  // without ids
   Weights weights_;
   DeviceValues<internal::ExpertScalars> scalars_;  // [n]
   std::string_view what_;
