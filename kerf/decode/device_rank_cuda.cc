@@ -35,6 +35,7 @@ DeviceLayer device_layer(const Layer& layer, std::int64_t tokens, tensor::Memory
                                  layer.norm && !layer.norm->gain.empty(), layer.sliced.has_value());
   DeviceLayer out;
   out.layer = &layer;
+  out.refills = layer.refills;
   const float scale = layer.input == op::Input::nvfp4 ? layer.input_scale() : 1.0F;
   if (layer.input == op::Input::nvfp4)
     out.gs = uploaded(memory, Dtype::f32, std::span<const float>(&scale, 1));
@@ -106,7 +107,27 @@ DeviceRank::DeviceRank(std::span<const Layer* const> layers, const Plan& plan,
 }
 
 void DeviceRank::set_g2_alphas(std::size_t position, std::span<const float> all) {
-  layers_[position].g2_alphas = uploaded(memory_, Dtype::f32, all);
+  Tensor& to = layers_[position].g2_alphas;
+  if (to.bytes().empty())
+    to = uploaded(memory_, Dtype::f32, all);
+  else
+    put(to, all, "g2_alphas");
+}
+
+bool DeviceRank::outdated(std::size_t position) const {
+  const DeviceLayer& l = layers_[position];
+  return l.refills != l.layer->refills;
+}
+
+void DeviceRank::take_values(std::size_t position) {
+  DeviceLayer& to = layers_[position];
+  const Layer& layer = *to.layer;
+  if (layer.input == op::Input::nvfp4) {
+    const float scale = layer.input_scale();
+    put(to.gs, std::span<const float>(&scale, 1), "the input's scale");
+  }
+  if (layer.norm) put(to.gain, std::span<const std::uint16_t>(layer.norm->gain), "the norm's gain");
+  to.refills = layer.refills;
 }
 
 void DeviceRank::load(std::size_t position, const StepInputs& inputs) {

@@ -1,6 +1,7 @@
 // The steps of a stack of layers on a device, as one piece of work: every layer's routes, quantised rows,
 // experts, tail and sum over ranks, enqueued on one stream or captured as one graph and replayed with new
-// inputs. After capture() a replay allocates nothing, and the host does nothing a layer.
+// inputs. After capture() a replay allocates nothing, and the host does nothing a layer. A layer that has
+// been refilled (refill.h) has its new weights in the next run or replay, without another capture.
 //
 // The ranks are threads of one process and share the device; the thread of rank 0 enqueues for all of them,
 // one rank after another, so that the order of a step's work is that of the graph's edges.

@@ -170,7 +170,8 @@ class Stack final : public DeviceStack {
     std::vector<DeviceRank*> all =
         comm::gathered(group_, std::span<DeviceRank* const>(&mine, 1), "the ranks' devices");
     const std::int64_t slices = rank.row().size();
-    share_g2_alphas(layers, rank);
+    slices_ = static_cast<std::size_t>(slices);
+    for (std::size_t i = 0; i < layers.size(); ++i) share_g2_alphas(i);
     bytes_ = rank.weights().current() - before;
     ensemble_ = std::make_unique<Ensemble>(std::move(all), slices);
   }
@@ -181,6 +182,7 @@ class Stack final : public DeviceStack {
 
   void run(const StackStep& step) override {
     prepared(step);
+    follow_refills();
     conduct("running the device's steps", [&] {
       enqueue(step);
       stream_.synchronize();
@@ -189,11 +191,13 @@ class Stack final : public DeviceStack {
 
   void capture(const StackStep& step) override {
     prepared(step);
+    follow_refills();
     conduct("capturing the device's steps",
             [&] { graph_ = cuda::Graph::capture(stream_.handle(), [&] { enqueue(step); }); });
   }
 
   void replay() override {
+    follow_refills();
     conduct("replaying the device's steps", [&] {
       graph_.launch(stream_.handle());
       stream_.synchronize();
@@ -201,6 +205,7 @@ class Stack final : public DeviceStack {
   }
 
   [[nodiscard]] std::vector<double> time(int times) override {
+    follow_refills();
     std::vector<double> us(static_cast<std::size_t>(times), 0);
     conduct("timing the device's steps", [&] {
       for (double& t : us) {
@@ -246,19 +251,27 @@ class Stack final : public DeviceStack {
     for (std::size_t i = 0; i < mine_->layers(); ++i) ensemble_->enqueue(i, step, stream_.handle());
   }
 
-  // The rank that ends a token of sliced experts needs g2_alphas of all rows of ranks.
-  void share_g2_alphas(std::span<const Layer* const> layers, const Rank& rank) {
-    for (std::size_t i = 0; i < layers.size(); ++i) {
-      if (!layers[i]->sliced) continue;
-      const auto mine = layers[i]->sliced->g2_alphas.as<const float>();
-      const auto slices = static_cast<std::size_t>(rank.row().size());
-      const std::vector<float> gathered = comm::gathered(group_, std::span<const float>(mine), "g2_alphas");
-      std::vector<float> all;  // one rank of each row has its row's
-      for (std::size_t r = 0; r < static_cast<std::size_t>(group_.size()); r += slices)
-        all.insert(all.end(), gathered.begin() + static_cast<std::ptrdiff_t>(r * mine.size()),
-                   gathered.begin() + static_cast<std::ptrdiff_t>((r + 1) * mine.size()));
-      comm::agreed(group_, "uploading g2_alphas", [&] { mine_->set_g2_alphas(i, all); });
+  // Collective where a layer has been refilled since its values were taken, which is so on every rank; else
+  // nothing. What is taken again goes to where it was: graphs have its addresses.
+  void follow_refills() {
+    for (std::size_t i = 0; i < mine_->layers(); ++i) {
+      if (!mine_->outdated(i)) continue;
+      share_g2_alphas(i);
+      comm::agreed(group_, "following a refill", [&] { mine_->take_values(i); });
     }
+  }
+
+  // The rank that ends a token of sliced experts needs g2_alphas of all rows of ranks.
+  void share_g2_alphas(std::size_t position) {
+    const std::optional<layout::Nvfp4Experts>& sliced = mine_->layer(position).layer->sliced;
+    if (!sliced) return;
+    const auto mine = sliced->g2_alphas.as<const float>();
+    const std::vector<float> gathered = comm::gathered(group_, std::span<const float>(mine), "g2_alphas");
+    std::vector<float> all;  // one rank of each row has its row's
+    for (std::size_t r = 0; r < static_cast<std::size_t>(group_.size()); r += slices_)
+      all.insert(all.end(), gathered.begin() + static_cast<std::ptrdiff_t>(r * mine.size()),
+                 gathered.begin() + static_cast<std::ptrdiff_t>((r + 1) * mine.size()));
+    comm::agreed(group_, "uploading g2_alphas", [&] { mine_->set_g2_alphas(position, all); });
   }
 
   comm::Group& group_;
@@ -268,6 +281,7 @@ class Stack final : public DeviceStack {
   std::unique_ptr<DeviceRank> mine_;
   std::unique_ptr<Ensemble> ensemble_;
   cuda::Graph graph_;
+  std::size_t slices_ = 1;  // ranks of a row
   std::int64_t tokens_ = 0;
   std::int64_t bytes_ = 0;
 };

@@ -20,9 +20,10 @@ namespace kerf::decode::internal {
 // One layer's own memory.
 struct DeviceLayer {
   const Layer* layer = nullptr;
-  tensor::Tensor gs;         // [1] f32: the global scale that its rows are quantised with
-  tensor::Tensor gain;       // [H] bf16, or empty
-  tensor::Tensor g2_alphas;  // [E] f32 of all experts of the model: sliced layers
+  tensor::Tensor gs;          // [1] f32: the global scale that its rows are quantised with
+  tensor::Tensor gain;        // [H] bf16, or empty
+  tensor::Tensor g2_alphas;   // [E] f32 of all experts of the model: sliced layers
+  std::uint64_t refills = 0;  // Layer::refills that the values above are of
   // What is loaded, at most max_tokens of it.
   tensor::Tensor x;                       // [T, H] bf16
   tensor::Tensor logits, bias;            // [T, E], [E] f32
@@ -53,7 +54,12 @@ class DeviceRank {
   [[nodiscard]] const float* weights() const { return weights_.as<float>().data(); }
   [[nodiscard]] const std::int32_t* ids() const { return ids_.as<std::int32_t>().data(); }
   [[nodiscard]] std::uint16_t* partial() const { return partial_.as<std::uint16_t>().data(); }
+  // Made at the first call; later ones put as many other values in their place.
   void set_g2_alphas(std::size_t position, std::span<const float> all);
+  // Whether the layer has other weights than its copies of values (gs, gain, g2_alphas) are of.
+  [[nodiscard]] bool outdated(std::size_t position) const;
+  // Takes gs and gain again, to where they were.
+  void take_values(std::size_t position);
 
  private:
   struct Shape {
