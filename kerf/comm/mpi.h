@@ -9,6 +9,7 @@
 
 #include "kerf/base/error.h"
 #include "kerf/comm/group.h"
+#include "kerf/comm/program.h"
 
 namespace kerf::comm {
 
@@ -19,39 +20,9 @@ struct MpiOptions {
   std::chrono::milliseconds timeout{60'000};  // how long a collective waits for a rank
 };
 
-// What the host of this process holds, for dividing it.
-struct MpiHost {
-  int rank = 0;     // of this process among those of its host
-  int ranks = 1;    // of this host
-  int sharers = 1;  // of these, those that may run on exactly the cores of this process, itself included
-};
-
-class MpiProgram {
- public:
-  MpiProgram() = default;
-  virtual ~MpiProgram() = default;
-  MpiProgram(const MpiProgram&) = delete;
-  MpiProgram& operator=(const MpiProgram&) = delete;
-  MpiProgram(MpiProgram&&) = delete;
-  MpiProgram& operator=(MpiProgram&&) = delete;
-
-  // All processes: "mpi", ordered. Data move between them without being packed.
-  [[nodiscard]] virtual Group& group() = 0;
-  // Collective over the group, once.
-  [[nodiscard]] virtual MpiHost host() = 0;
-
-  // Tells all others how this rank's work ended (`group_failed`: because of another rank) and hears the same
-  // from them; afterwards the group is of no use. The cause to report, as run_local() finds it: the lowest
-  // rank's error that is not itself about another rank, led by "rank R: " where it is another's alone. Waits
-  // for the others as long as a collective does, or only for some seconds where this rank failed.
-  [[nodiscard]] virtual Verdict settle(const Verdict& mine, bool group_failed) noexcept = 0;
-
-  // Ends MPI in this process, the last thing that it does: all that is to be told has been written. Returns
-  // where `code` is 0 and all ranks have settled. Otherwise the process ends here, its streams flushed, with
-  // `code` (peer's for 0): where all have settled once all are here, so that no launcher stops one that still
-  // writes why it failed, otherwise with the whole program.
-  virtual void end(int code) noexcept = 0;
-};
+// What an MPI program's process is told about its host, and what it is part of.
+using MpiHost = ProgramHost;
+using MpiProgram = Program;
 
 // Starts MPI, at most once in a process. Errors: unsupported (not built, too many ranks, no thread support),
 // peer (not all processes came).

@@ -10,17 +10,16 @@
 #include <vector>
 
 #include "kerf/base/error.h"
+#include "kerf/comm/internal/ended.h"
 
 namespace kerf::comm::mpi {
 
 using Clock = std::chrono::steady_clock;
 
 // How a rank's work ended, as it told the others.
-struct Left {
-  Verdict reason;             // nothing: it returned
-  bool group_failed = false;  // it ended because of another rank
-  std::uint64_t sent = 0;     // messages that it had sent to this rank
-  Clock::time_point seen;     // when this rank heard of it
+struct Left : internal::Ended {
+  std::uint64_t sent = 0;  // messages that it had sent to this rank
+  Clock::time_point seen;  // when this rank heard of it
 };
 
 // Waits by looking: at first again and again, letting others run; then with pauses that grow.

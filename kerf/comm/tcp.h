@@ -1,0 +1,38 @@
+// Ranks as processes that meet over TCP, with nothing but the standard library: how the ranks of a device
+// group find each other, and the host's side of it. Rank 0 listens, all others come to it; it tells everyone
+// where the others are, and each two ranks connect. Nothing here is encrypted or proves who somebody is: the
+// ports are for the network that the ranks are on.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "kerf/comm/group.h"
+#include "kerf/comm/program.h"
+
+namespace kerf::comm {
+
+inline constexpr int most_tcp_ranks = 512;
+
+struct TcpOptions {
+  int rank = 0;
+  int size = 1;
+  // Where rank 0 is: its host and a port that it may listen on;
+  std::string host;
+  int port = 0;
+  // or a file, on a disk that all ranks share: rank 0 writes there how it is reached, and takes it away when
+  // all are here. What an earlier run left there is replaced; whoever reads it before finds nobody, and reads
+  // again.
+  std::string file;
+  std::chrono::milliseconds timeout{60'000};  // how long ranks wait for each other: to meet, in a collective
+};
+
+// Collective. The group is "tcp": ordered, of the host's memory, for small things: a message goes straight
+// from rank to rank, but is packed and not large. Errors: usage (numbers that make no sense, a port that is
+// taken, two processes of one number or of programs of another size: on all ranks that have come), peer (who
+// did not come, by number; that rank 0 was not found, and why). What is no kerf's on a port is closed and
+// told of.
+std::unique_ptr<Program> start_tcp(const TcpOptions& options);
+
+}  // namespace kerf::comm
