@@ -1,5 +1,6 @@
 // kerf env: what this program is, what it found on this machine, and why a part is absent.
 #include "cli/commands.h"
+#include "cli/meeting.h"
 
 namespace kerf::cli {
 
@@ -46,6 +47,7 @@ Json report() {
           {"device", op::backend("cpu").device()},
           {"groups", std::move(groups)},
           {"mpi", comm::mpi_library()},
+          {"nccl", absent.contains("nccl") ? std::string() : comm::nccl_library(nccl_file())},
           {"launch", std::move(launch)},
           {"absent", std::move(absent)},
           {"variables", std::move(variables)},
@@ -81,7 +83,8 @@ void print(const Json& r, Output& out) {
   out.line("package    {} (kernels of backend cpu)", r["package"].get<std::string>());
   out.line("device     {}", r["device"].get<std::string>());
   out.line("groups     {}", joined(r["groups"]));
-  if (const auto mpi = r["mpi"].get<std::string>(); !mpi.empty()) out.line("mpi        {}", mpi);
+  for (const char* library : {"mpi", "nccl"})
+    if (const auto text = r[library].get<std::string>(); !text.empty()) out.line("{:<10} {}", library, text);
   out.line("launch     {}", launch_text(r["launch"]));
   for (const auto& [name, why] : r["absent"].items()) out.line("{:<10} {}", name, why.get<std::string>());
   out.line("");

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/meeting.h"
 #include "cli/options.h"
 
 namespace kerf::cli {
@@ -32,7 +33,7 @@ std::vector<std::string> instruction_sets() {
 std::optional<int> timeout() { return env_positive("KERF_TIMEOUT", most_timeout); }
 
 // This process as a rank of the MPI program that was started.
-void join(RankOptions& options, Context& context) {
+void join_mpi(const RankOptions& options, Context& context) {
   if (options.device != "cpu")
     throw Error(ErrorKind::unsupported,
                 fmt::format("--group mpi with --device {}: it moves data between hosts' memory alone",
@@ -52,14 +53,44 @@ void join(RankOptions& options, Context& context) {
                     group.rank(), group.size(), launch.launcher, launch.rank, launch.size,
                     fmt::join(launch.variables, " "),
                     launch.launcher == "Slurm" ? ", or srun --mpi=pmix" : ""));
+}
+
+// This process as one of those that a launcher started, with a device of its own.
+void join_nccl(const RankOptions& options, Context& context) {
+  if (options.device != "cuda")
+    throw Error(
+        ErrorKind::unsupported,
+        fmt::format("--group nccl with --device {}: it moves data between devices, with --device cuda",
+                    options.device));
+  const Meeting meeting = find_meeting(find_launch(launch_environment()), launch_environment(),
+                                       env_value("KERF_RENDEZVOUS_FILE").value_or(""),
+                                       env_positive("KERF_RENDEZVOUS_PORT", most_port));
+  context.rank = meeting.tcp.rank;
+  cuda::use_device(device_of(meeting, cuda::device_count()));
+  comm::TcpOptions tcp = meeting.tcp;
+  if (const auto seconds = timeout()) tcp.timeout = std::chrono::seconds(*seconds);
+  context.mpi = comm::start_tcp(tcp);
+}
+
+// This process as a rank of several.
+void join(RankOptions& options, Context& context) {
+  if (options.group == "nccl")
+    join_nccl(options, context);
+  else
+    join_mpi(options, context);
+  const comm::Group& group = context.mpi->group();
+  context.rank = group.rank();
   if (group.rank() != 0) {
     context.speaks = false;
     context.quiet = true;
   }
   if (options.ranks_given && options.ranks != group.size())
-    throw Error(ErrorKind::usage,
-                fmt::format("--ranks {}, but MPI has {} process{}: leave --ranks out, or start as many",
-                            options.ranks, group.size(), group.size() == 1 ? "" : "es"));
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("--ranks {}, but {} process{}: leave --ranks out, or start as many", options.ranks,
+                    options.group == "mpi" ? fmt::format("MPI has {}", group.size())
+                                           : fmt::format("the launcher started {}", group.size()),
+                    group.size() == 1 ? "" : "es"));
   options.ranks = group.size();
   options.ranks_given = true;
   options.host = context.mpi->host();
@@ -159,7 +190,7 @@ int rank_threads(const RankOptions& options) {
 
 void check_rank_options(RankOptions& options, Context& context) {
   check_built(options);
-  if (options.group == "mpi")
+  if (options.group != "local")
     join(options, context);
   else
     refuse_copies("--group " + options.group);
@@ -272,7 +303,15 @@ bool run_ranks(const RankOptions& options, const Context& context,
   };
   if (context.mpi) {
     comm::Group& group = context.mpi->group();
-    run(group);
+    if (options.group == "nccl") {
+      comm::NcclOptions nccl;
+      nccl.library = nccl_file();
+      if (const auto seconds = timeout()) nccl.timeout = std::chrono::seconds(*seconds);
+      const auto devices = comm::make_nccl_group(group, nccl);
+      run(*devices);
+    } else {
+      run(group);
+    }
     group.barrier("the end of all ranks' work");  // nobody reports what another rank failed at
     return group.rank() == 0;
   }

@@ -24,6 +24,10 @@ void require_room(const checkpoint::Checkpoint& from, const RankOptions& options
   if (there == 0) return;  // it does not say
   std::optional<decode::Room> device;
   if (options.device == "cuda") device = decode::Room{cuda::facts().free, "the device"};
+  if (device && options.group == "nccl") {  // a device a rank
+    device->bytes *= options.ranks;
+    device->what = "room on devices like this rank's";
+  }
   decode::Room room{there, "this machine, within its cgroup's limit,"};
   // Of one process a rank, other hosts have room of their own.
   if (options.host && options.host->ranks < options.ranks) {

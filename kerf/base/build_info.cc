@@ -11,7 +11,7 @@ std::string_view compiler() { return KERF_COMPILER; }
 std::string_view build_type() { return KERF_BUILD_TYPE; }
 
 std::span<const BuildOption> build_options() {
-  static constexpr std::array<BuildOption, 8> table = {{
+  static constexpr std::array<BuildOption, 7> table = {{
       {"KERF_BUILD_TESTS", "build the tests", KERF_OPTION_TESTS},
       {"KERF_BUILD_BENCH", "build the benchmarks", KERF_OPTION_BENCH},
       {"KERF_PORTABLE", "without Highway, oneTBB, spdlog, OpenSSL, rapidcheck: scalar CPU kernels",
@@ -20,7 +20,6 @@ std::span<const BuildOption> build_options() {
       {"KERF_SANITIZE", "sanitizers: empty, address (with undefined) or thread", KERF_OPTION_SANITIZE},
       {"KERF_CUDA", "NVIDIA devices (Hopper)", KERF_OPTION_CUDA},
       {"KERF_MPI", "ranks as MPI processes, on one host or several", KERF_OPTION_MPI},
-      {"KERF_NCCL", "device groups over NCCL (kept for a later version)", KERF_OPTION_NCCL},
   }};
   return table;
 }

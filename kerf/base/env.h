@@ -15,11 +15,15 @@ struct EnvVariable {
   const char* fallback;  // what holds when it is unset
 };
 
-inline constexpr std::array<EnvVariable, 3> env_table = {{
+inline constexpr std::array<EnvVariable, 6> env_table = {{
     {"KERF_THREADS", "worker threads of this process, shared by its local ranks", "all cores"},
     {"KERF_ISA", "instruction set of the CPU op: scalar, avx2, avx512, neon, dotprod",
      "the best this CPU has"},
     {"KERF_TIMEOUT", "seconds that a collective waits for a rank", "60"},
+    {"KERF_NCCL_LIBRARY", "file of NCCL's library", "libnccl.so.2, where the loader finds it"},
+    {"KERF_RENDEZVOUS_PORT", "port of MASTER_ADDR at which the ranks of --group nccl meet",
+     "MASTER_PORT + 1"},
+    {"KERF_RENDEZVOUS_FILE", "file, on a disk that all ranks share, at which they meet instead", "none"},
 }};
 
 // The variable's value, nothing where it is unset or empty. Asking for a name outside the table is a bug.

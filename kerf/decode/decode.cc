@@ -325,10 +325,12 @@ Report run(const checkpoint::Checkpoint& from, const Options& options, const Ran
   report.probe_limit = options.probe.limit;
   report.tactic = tactic_of(runtime, options.batches.front());
   report.stock_tactics = stock_tactics(runtime);
-  // On a device the layers' steps are one piece of work; a block around the experts is the host's.
+  // On a device the layers' steps are one piece of work; a block around the experts is the host's, and so are
+  // the tails of ranks that are processes.
   std::unique_ptr<DeviceStack> stack;
   Footprint footprint = runtime.footprint();
-  if (rank.device != nullptr && options.block == BlockKind::none) {
+  const bool together = rank.group.size() == 1 || rank.group.shares_memory();
+  if (rank.device != nullptr && options.block == BlockKind::none && together) {
     const Timing timing(startup.plan);
     std::vector<const Layer*> all;
     for (const Layer& layer : runtime.layers()) all.push_back(&layer);

@@ -290,7 +290,7 @@ class Stack final : public DeviceStack {
 
 Verdict no_device_stack(const Rank& rank) {
   if (rank.device == nullptr) return because(ErrorKind::unsupported, "the experts are not on a device");
-  if (rank.group.name() != "local")
+  if (rank.group.size() > 1 && !rank.group.shares_memory())
     return because(ErrorKind::unsupported,
                    "group '{}': the ranks of a device's stack are threads of one process", rank.group.name());
   if (rank.group.size() > tail::most_device_ranks)

@@ -2,8 +2,10 @@
 
 #include <string>
 
+#include "kerf/base/env.h"
 #include "kerf/base/format.h"
 #include "kerf/comm/mpi.h"
+#include "kerf/comm/nccl.h"
 #include "kerf/cuda/library.h"
 
 namespace kerf::deploy {
@@ -19,11 +21,8 @@ std::vector<Part> optional_parts() {
   return {
       {"cuda", "device", cuda::built(), cuda::library},
       {"mpi", "group", !comm::mpi_absent(), comm::mpi_absent},
-      {"nccl", "group", false,
-       []() -> Verdict {
-         return Reason{ErrorKind::unsupported,
-                       "not built: configure with -DKERF_NCCL=ON (this version has no NCCL group yet)"};
-       }},
+      {"nccl", "group", cuda::built(),
+       [] { return comm::nccl_absent(env_value("KERF_NCCL_LIBRARY").value_or("")); }},
   };
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -97,19 +98,33 @@ std::uint16_t sum_of(int ranks, std::size_t i) {
   return numeric::f32_to_bf16(sum);
 }
 
+// A group whose sums have no order is near: each of at most `ranks` additions and roundings is off by half a
+// unit in the last of bf16's 8 places, of at most the sum of all magnitudes.
+bool is_sum(const Group& world, std::uint16_t got, std::size_t i) {
+  if (world.ordered()) return got == sum_of(world.size(), i);
+  double sum = 0;
+  double magnitudes = 0;
+  for (int r = 0; r < world.size(); ++r) {
+    const double t = numeric::bf16_to_f32(term(r, i));
+    sum += t;
+    magnitudes += std::abs(t);
+  }
+  return std::abs(numeric::bf16_to_f32(got) - sum) <= world.size() * magnitudes * 0x1p-8;
+}
+
 std::vector<std::uint16_t> terms(const Group& world, std::size_t count) {
   std::vector<std::uint16_t> out(count);
   for (std::size_t i = 0; i < count; ++i) out[i] = term(world.rank(), i);
   return out;
 }
 
-// In the message, one-shot, two-shot, and two-shot in several rounds.
+// Where the group promises bits. In the message, one-shot, two-shot, and two-shot in several rounds.
 void all_reduce_is_the_sum_over_ranks_bit_for_bit(Group& world) {
   for (const std::size_t count : {0U, 1U, 1000U, 60'001U, 700'001U, 2'500'003U}) {
     auto mine = terms(world, count);
     std::vector<std::uint16_t> sum(count, 0xABCD);
     world.all_reduce_sum(mine, sum, "sum");
-    for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(sum[i], sum_of(world.size(), i)) << count << " " << i;
+    for (std::size_t i = 0; i < count; ++i) ASSERT_TRUE(is_sum(world, sum[i], i)) << count << " " << i;
     world.all_reduce_sum(mine, mine, "sum in place");
     EXPECT_EQ(mine, sum);
   }
@@ -122,7 +137,7 @@ void reduce_scatter_gives_each_rank_its_part(Group& world) {
     std::vector<std::uint16_t> got(part, 0xABCD);
     world.reduce_scatter_sum(mine, got, "part");
     for (std::size_t i = 0; i < part; ++i)
-      ASSERT_EQ(got[i], sum_of(world.size(), part * static_cast<std::size_t>(world.rank()) + i)) << i;
+      ASSERT_TRUE(is_sum(world, got[i], part * static_cast<std::size_t>(world.rank()) + i)) << i;
   }
 }
 

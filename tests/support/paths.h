@@ -13,4 +13,8 @@ extern const char* const mpirun_path;        // empty in a build without MPI; so
 extern const char* const lasting_rank_path;  // one rank of a long run
 extern const char* const fault_rank_path;    // one rank of a group that breaks
 
+extern const char* const old_nccl_path;   // libraries that pretend to be NCCL's: an old one
+extern const char* const half_nccl_path;  // and one that lacks functions
+extern const char* const nccl_rank_path;  // one rank of a device group; empty in a build without CUDA
+
 }  // namespace kerf::test

@@ -61,6 +61,11 @@ bool data_in_message(const Post& post, std::size_t ranks) {
 
 std::size_t write_post(const Post& post, std::span<std::byte> to) {
   const std::size_t ranks = (to.size() - kMessage) / 16 - 1;
+  return write_post(post, to, data_in_message(post, ranks) ? post.mine : std::span<const std::byte>());
+}
+
+std::size_t write_post(const Post& post, std::span<std::byte> to, std::span<const std::byte> data) {
+  const std::size_t ranks = (to.size() - kMessage) / 16 - 1;
   Head head;
   head.collective = static_cast<std::uint64_t>(post.collective);
   head.what = std::min(post.what.size(), most_wire_what);
@@ -71,7 +76,7 @@ std::size_t write_post(const Post& post, std::span<std::byte> to) {
   // Lists that are too long are wrong by their length.
   head.sends = std::min(post.send.size(), ranks + 1);
   head.receives = std::min(post.received.size(), ranks + 1);
-  head.data = data_in_message(post, ranks) ? head.mine : 0;
+  head.data = data.size();
   std::span<std::byte> rest = to;
   put(rest, &head, sizeof(head));
   put(rest, post.what.data(), static_cast<std::size_t>(head.what));
@@ -79,7 +84,7 @@ std::size_t write_post(const Post& post, std::span<std::byte> to) {
     put_size(rest, static_cast<std::uint64_t>(block.packed_bytes()));
   for (const auto& part : post.received.first(static_cast<std::size_t>(head.receives)))
     put_size(rest, part.size());
-  put(rest, post.mine.data(), static_cast<std::size_t>(head.data));
+  put(rest, data.data(), data.size());
   return to.size() - rest.size();
 }
 

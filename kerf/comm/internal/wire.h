@@ -21,6 +21,9 @@ std::size_t wire_bytes(std::size_t ranks);
 // Writes the post into `to` (wire_bytes()), with post.mine where it fits and the collective's data are of
 // that kind. Returns the bytes written.
 std::size_t write_post(const Post& post, std::span<std::byte> to);
+// The same with `data` in the place of post.mine's bytes, which are not looked at: they may lie where the
+// host does not read.
+std::size_t write_post(const Post& post, std::span<std::byte> to, std::span<const std::byte> data);
 
 // Where a message's lists are kept.
 struct WireLists {
