@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kerf/deploy/parts.h"
 #include "kerf/tools/synth.h"
 #include "tests/cli/muse_spark.h"
 #include "tests/support/gpu.h"
@@ -259,6 +260,16 @@ struct Refusal {
   std::vector<std::string> words;
 };
 
+// Not built, no device, no library, or (where all is there) the device that is not given.
+struct NcclRefusal {
+  int code;
+  std::string words;
+};
+NcclRefusal nccl_refusal() {
+  if (const Verdict why = deploy::lacking("group", "nccl")) return {static_cast<int>(why->kind), why->text};
+  return {4, "with --device cpu"};
+}
+
 TEST(DecodeCommand, RefusesInWords) {
   const std::vector<Refusal> refusals = {
       {{model(), "--mode", "both"}, 4, {"2 ranks"}},
@@ -271,7 +282,7 @@ TEST(DecodeCommand, RefusesInWords) {
       {{model(), "--ranks", "2", "--mode", "ep", "--tp", "2"}, 2, {"--mode ep cuts nothing, but --tp is 2"}},
       {{model(), "--layers", "9223372036854775807"}, 2, {"9223372036854775807"}},
       {{model(), "--batch", "9223372036854775800-9223372036854775807"}, 2, {"9223372036854775800 tokens"}},
-      {{model(), "--group", "nccl"}, 4, {"not built: configure with -DKERF_NCCL=ON"}},
+      {{model(), "--group", "nccl"}, nccl_refusal().code, {"--group nccl", nccl_refusal().words}},
       {{model(), "--device", "cpu", "--backend", "cuda"}, 2, {"--device cpu with --backend cuda"}},
       {{model(), "--device", "cuda", "--backend", "cpu"}, why_no_gpu().empty() ? 2 : 8, {"--device cuda"}},
       {{model(), "--ranks", "4", "--ep", "3"}, 2, {"ep 3 does not divide 4 ranks", "1, 2, 4"}},

@@ -14,6 +14,8 @@
 #include "kerf/base/build_info.h"
 #include "kerf/base/env.h"
 #include "kerf/comm/mpi.h"
+#include "kerf/comm/nccl.h"
+#include "kerf/cuda/library.h"
 #include "kerf/op/op.h"
 #include "tests/cli/program.h"
 #include "tests/support/gpu.h"
@@ -132,11 +134,17 @@ TEST(Program, EnvListsEverythingThereIs) {
                           "groups", "absent", "variables", "options"})
     EXPECT_TRUE(json.contains(key)) << key;
   EXPECT_EQ(json["backends"].get<std::vector<std::string>>(), op::backend_names());
-  EXPECT_TRUE(contains(json["absent"]["nccl"].get<std::string>(), "not built: configure with -DKERF_"));
+  const Verdict nccl = comm::nccl_absent("");
+  EXPECT_EQ(json["absent"].contains("nccl") ? json["absent"]["nccl"].get<std::string>() : "",
+            nccl ? nccl->text : "");
+  EXPECT_EQ(json["nccl"].get<std::string>().empty(), nccl.has_value());
+  if (!cuda::built()) {
+    EXPECT_TRUE(contains(nccl->text, "not built: configure with -DKERF_CUDA=ON"));
+  }
   const bool mpi = !comm::mpi_absent();
   EXPECT_EQ(json["absent"].contains("mpi"), !mpi);
   EXPECT_EQ(json["options"]["KERF_MPI"]["value"] == "ON", mpi);
-  EXPECT_EQ(json["groups"].size(), mpi ? 2U : 1U);
+  EXPECT_EQ(json["groups"].size(), 1U + (mpi ? 1U : 0U) + (nccl ? 0U : 1U));
   EXPECT_EQ(json["absent"].contains("cuda") ? json["absent"]["cuda"].get<std::string>() : "", why_no_gpu());
   EXPECT_EQ(json["variables"].size(), env_table.size());
   EXPECT_EQ(json["variables"]["KERF_THREADS"]["value"], "3");

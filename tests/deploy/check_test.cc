@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "kerf/comm/nccl.h"
 #include "kerf/cuda/library.h"
 #include "kerf/decode/memory_plan.h"
 #include "kerf/deploy/parts.h"
@@ -100,7 +101,8 @@ TEST(Checks, EveryReasonOfEveryCheck) {
       "kv-insert: layers.0: the cache holds NVFP4",
       "kv-insert: layers.1: the cache's dtype is 'fp8'",
       "parts: device cuda: " + why_no_gpu(),
-      "parts: group nccl: not built",
+      "parts: group nccl: " +
+          deploy::lacking("group", "nccl")->text.substr(std::string("group nccl: ").size()),
       "placement: 48 experts over 5 ranks",
       "placement: experts of hidden 256 x intermediate 3072 cannot be cut 5 ways",
   };
@@ -239,7 +241,10 @@ TEST(Parts, TheReasonComesFromOnePlace) {
   EXPECT_NE(lacking->text.find(library->text), std::string::npos) << lacking->text;
   EXPECT_FALSE(deploy::lacking("device", "cpu"));
   EXPECT_FALSE(deploy::lacking("group", "local"));
-  EXPECT_EQ(deploy::lacking("group", "nccl")->kind, ErrorKind::unsupported);
+  const Verdict nccl = comm::nccl_absent("");
+  ASSERT_TRUE(nccl);  // without a device there is none either
+  EXPECT_EQ(deploy::lacking("group", "nccl")->text,
+            "group nccl: " + nccl->text + "; it has the group 'local'");
   EXPECT_EQ(deploy::lacking("group", "cpu")->kind, ErrorKind::usage);
   EXPECT_EQ(deploy::lacking("device", "tpu")->text, "there is no device 'tpu'; there are cpu, cuda");
 }

@@ -34,7 +34,7 @@ void for_each_piece(const tensor::StridedBytes& block, std::int64_t first, std::
     } else {
       piece.rows = std::min((end - at) / block.run_bytes, block.runs - in_plane);
       piece.width = block.run_bytes;
-      piece.pitch = block.run_stride;
+      piece.pitch = piece.rows > 1 ? block.run_stride : piece.width;
     }
     visit(piece);
     at += piece.rows * piece.width;

@@ -42,7 +42,9 @@ void Mesh::begin(Peer& to, Kind kind, std::span<const std::byte> bytes) {
 }
 
 void Mesh::gone(Peer& peer) {
-  if (!peer.left) peer.left = internal::Ended{Reason{ErrorKind::peer, "its connection closed"}, false};
+  if (peer.left) return;
+  peer.left = internal::Ended{Reason{ErrorKind::peer, "its connection closed"}, false};
+  peer.silent = true;
 }
 
 bool Mesh::push(Peer& to) {

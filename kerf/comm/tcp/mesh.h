@@ -50,6 +50,8 @@ class Mesh {
   [[nodiscard]] std::size_t received(int from) const { return peer(from).received; }
   // Null while the rank takes part, as far as is known.
   [[nodiscard]] const internal::Ended* left(int rank) const;
+  // Whether it left without a word.
+  [[nodiscard]] bool silent(int rank) const { return peer(rank).silent; }
 
   // The first fault after which nothing can be exchanged, in words; a group that meets one says so.
   [[nodiscard]] const Verdict& fault() const { return fault_; }
@@ -86,6 +88,7 @@ class Mesh {
     std::vector<std::byte> words;  // of the last message: what is told, then what is heard
     std::vector<std::byte> heard;
     std::optional<internal::Ended> left;
+    bool silent = false;  // it left without a word
   };
 
   [[nodiscard]] Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }

@@ -50,10 +50,10 @@ class Processes final : public Program {
       std::vector<internal::Ended> ends(static_cast<std::size_t>(mesh_.size()));
       std::vector<int> missing;
       for (int r = 0; r < mesh_.size(); ++r) {
-        if (const internal::Ended* left = mesh_.left(r))
-          ends[static_cast<std::size_t>(r)] = *left;
-        else if (r != mesh_.rank())
-          missing.push_back(r);
+        const internal::Ended* left = mesh_.left(r);
+        if (left == nullptr && r != mesh_.rank()) missing.push_back(r);
+        // Of one that said nothing, whoever waited for it says what for.
+        if (left != nullptr && (!mesh_.silent(r) || !mine)) ends[static_cast<std::size_t>(r)] = *left;
       }
       ends[static_cast<std::size_t>(mesh_.rank())] = {mine, group_failed};
       cause = internal::settled_cause(ends, mesh_.rank(), missing, wait);
