@@ -95,10 +95,10 @@ TEST(ExportCommand, LogicalIsModelOptsInConfigToo) {
   std::ofstream(fs::path(from) / "config.json") << text;
   ASSERT_EQ(exported(from, dir.path() / "ranks", {"--ranks", "2"}).code, 0);
   ASSERT_EQ(exported((dir.path() / "ranks").string(), dir.path() / "logical", {"--to", "logical"}).code, 0);
-  std::string logical = read_text(dir.path() / "logical" / "config.json");
+  const std::string logical = read_text(dir.path() / "logical" / "config.json");
   const std::size_t infinite = logical.find("Infinity\n");
   ASSERT_NE(infinite, std::string::npos) << logical;
-  const auto config = nlohmann::json::parse(logical.replace(infinite, 8, "1"));
+  const auto config = nlohmann::json::parse(logical.substr(0, infinite) + "1" + logical.substr(infinite + 8));
   const auto& quantisation = config["quantization_config"];
   EXPECT_EQ(quantisation["quant_method"], "modelopt");
   EXPECT_EQ(quantisation["quant_algo"], "NVFP4");
