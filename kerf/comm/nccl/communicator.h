@@ -15,8 +15,9 @@ namespace kerf::comm::nccl {
 class Channel {
  public:
   // Collective over all who have the id; the current device's. Error{device} with NCCL's words, Error{peer}
-  // where it takes longer than `timeout`.
-  Channel(const Library& library, const Id& id, int rank, int ranks, std::chrono::milliseconds timeout);
+  // where it takes longer than `starting`, or later a collective longer than `timeout`.
+  Channel(const Library& library, const Id& id, int rank, int ranks, std::chrono::milliseconds starting,
+          std::chrono::milliseconds timeout);
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
   Channel(Channel&&) = delete;
@@ -38,7 +39,7 @@ class Channel {
   void abandon() noexcept;
 
  private:
-  void settle(std::string_view doing);
+  void settle(std::chrono::milliseconds longest, std::string_view failed);
   [[noreturn]] void give_up(const std::string& text, bool late);
   [[nodiscard]] std::string words(int result) const;
 

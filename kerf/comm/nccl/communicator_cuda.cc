@@ -24,6 +24,10 @@ void pause(unsigned looks) {
     std::this_thread::sleep_for(longest);
 }
 
+std::string not_exchanged(std::string_view what) {
+  return fmt::format("the ranks did not exchange their data of '{}'", what);
+}
+
 // An event that takes no time stamps.
 class Mark {
  public:
@@ -72,31 +76,33 @@ void Channel::give_up(const std::string& text, bool late) {
   throw GroupFailed(late ? ErrorKind::peer : ErrorKind::device, text);
 }
 
-// Until NCCL has taken what it was asked for.
-void Channel::settle(std::string_view doing) {
-  const auto deadline = Clock::now() + timeout_;
+// Until NCCL has taken what it was asked for: it connects to peers when they are first needed.
+void Channel::settle(std::chrono::milliseconds longest, std::string_view failed) {
+  const auto deadline = Clock::now() + longest;
   for (unsigned looks = 0;; ++looks) {
     int state = success;
     if (const int result = library_.comm_get_async_error(comm_, &state); result != success) state = result;
     if (state == success) return;
-    if (state != in_progress) give_up(fmt::format("{}: NCCL: {}", doing, words(state)), false);
+    if (state != in_progress) give_up(fmt::format("{}: NCCL: {}", failed, words(state)), false);
     if (Clock::now() > deadline)
-      give_up(fmt::format("{}: NCCL was still at it after {:g} s", doing,
-                          std::chrono::duration<double>(timeout_).count()),
-              true);
+      give_up(
+          fmt::format("{} within {:g} s, by NCCL", failed, std::chrono::duration<double>(longest).count()),
+          true);
     pause(looks);
   }
 }
 
-Channel::Channel(const Library& library, const Id& id, int rank, int ranks, std::chrono::milliseconds timeout)
+Channel::Channel(const Library& library, const Id& id, int rank, int ranks,
+                 std::chrono::milliseconds starting, std::chrono::milliseconds timeout)
     : library_(library), timeout_(timeout) {
+  const std::string_view failed = "the ranks' devices did not find each other";
   Config config;
   const int result = library_.comm_init_rank_config(&comm_, ranks, id, rank, &config);
   if (result != success && result != in_progress) {
-    const std::string text = fmt::format("starting NCCL: {}", words(result));
+    const std::string text = fmt::format("{}: NCCL: {}", failed, words(result));
     give_up(text, false);
   }
-  settle("starting NCCL");
+  settle(starting, failed);
 }
 
 Channel::~Channel() {
@@ -116,16 +122,16 @@ Channel::~Channel() {
 }
 
 void Channel::submit(std::string_view what, const std::function<void()>& calls) {
-  const std::string doing = fmt::format("'{}'", what);
-  Verdict failed = attempt([&] {
+  const std::string failed = not_exchanged(what);
+  const Verdict refused = attempt([&] {
     check(library_.group_start(), "ncclGroupStart");
     const Verdict inside = attempt(calls);
     const int end = library_.group_end();
     require(inside);
     check(end, "ncclGroupEnd");
   });
-  if (failed) give_up(fmt::format("{}: {}", doing, failed->text), false);
-  settle(doing);
+  if (refused) give_up(fmt::format("{}: {}", failed, refused->text), false);
+  settle(timeout_, failed);
 }
 
 void Channel::finish(std::string_view what) {
@@ -137,10 +143,9 @@ void Channel::finish(std::string_view what) {
       int state = success;
       if (const int result = library_.comm_get_async_error(comm_, &state); result != success) state = result;
       if (state != success && state != in_progress)
-        give_up(fmt::format("the ranks did not exchange their data of '{}': NCCL: {}", what, words(state)),
-                false);
+        give_up(fmt::format("{}: NCCL: {}", not_exchanged(what), words(state)), false);
       if (Clock::now() > deadline)
-        give_up(fmt::format("the ranks did not exchange their data of '{}' within {:g} s, by NCCL", what,
+        give_up(fmt::format("{} within {:g} s, by NCCL", not_exchanged(what),
                             std::chrono::duration<double>(timeout_).count()),
                 true);
     }

@@ -90,7 +90,7 @@ class NcclGroup final : public Group {
     // Sooner than the others give up waiting for this rank's word.
     agreed(host, "starting NCCL", [&] {
       channel_.emplace(library_, id, host.rank(), host.size(),
-                       std::max(options.timeout * 3 / 4, std::chrono::milliseconds{1}));
+                       std::max(options.timeout * 3 / 4, std::chrono::milliseconds{1}), options.timeout);
     });
   }
 

@@ -1,5 +1,5 @@
 // TCP sockets as values: addresses, listening, connecting. All of them are non-blocking, and no call here
-// waits longer than it is told.
+// waits longer than it is told (but for the resolver of names).
 #pragma once
 
 #include <chrono>
