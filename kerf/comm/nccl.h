@@ -38,8 +38,8 @@ Verdict nccl_absent(const std::string& library);
 // Its name, version and file, in a line; empty where it cannot be had.
 std::string nccl_library(const std::string& library);
 
-// Collective over `host`, which must outlive the group and is used for nothing else while it does. The ranks
-// are those of `host`; each one's device is the current one of the thread that calls this, and only that
+// Collective over `host`, which must outlive the group; what else is done with it comes in one order on all
+// ranks. The ranks are those of `host`; each one's device is the current one of the thread that calls this, and only that
 // thread uses the group. Errors, the same on all ranks: nccl_absent()'s, two ranks on one device
 // (unsupported), libraries of several versions, NCCL's own words (device).
 std::unique_ptr<Group> make_nccl_group(Group& host, const NcclOptions& options);
