@@ -39,9 +39,9 @@ Verdict nccl_absent(const std::string& library);
 std::string nccl_library(const std::string& library);
 
 // Collective over `host`, which must outlive the group; what else is done with it comes in one order on all
-// ranks. The ranks are those of `host`; each one's device is the current one of the thread that calls this, and only that
-// thread uses the group. Errors, the same on all ranks: nccl_absent()'s, two ranks on one device
-// (unsupported), libraries of several versions, NCCL's own words (device).
+// ranks. The ranks are those of `host`; each one's device is the current one of the thread that calls this,
+// and only that thread uses the group. Errors, the same on all ranks: nccl_absent()'s, two ranks on one
+// device (unsupported), libraries of several versions, NCCL's own words (device).
 std::unique_ptr<Group> make_nccl_group(Group& host, const NcclOptions& options);
 
 }  // namespace kerf::comm
