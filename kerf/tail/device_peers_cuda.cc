@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
-#include <optional>
 #include <string>
 
 #include "kerf/base/format.h"
@@ -44,7 +43,7 @@ Where where(const std::byte* area, std::int64_t half_bytes, bool share_memory) {
 PeerAreas::PeerAreas(comm::Group& group, std::int64_t half_bytes, std::int64_t limit_us,
                      cuda::DeviceMemory& memory, cuda::PinnedMemory& pinned)
     : report_(pinned) {
-  std::optional<Where> mine;
+  Where mine;
   comm::agreed(group, "allocating the peers' areas", [&] {
     if (group.size() > most_device_ranks)
       fail(ErrorKind::unsupported, "{} ranks with areas for each other, at most {}", group.size(),
@@ -55,7 +54,7 @@ PeerAreas::PeerAreas(comm::Group& group, std::int64_t half_bytes, std::int64_t l
     stream.synchronize();
     mine = where(area_.bytes().data(), half_bytes, group.shares_memory());
   });
-  const auto all = comm::gathered(group, std::span<const Where>(&*mine, 1), "the peers' areas");
+  const auto all = comm::gathered(group, std::span<const Where>(&mine, 1), "the peers' areas");
   comm::agreed(group, "opening the peers' areas", [&] {
     peers_.rank = group.rank();
     peers_.ranks = group.size();
@@ -63,13 +62,13 @@ PeerAreas::PeerAreas(comm::Group& group, std::int64_t half_bytes, std::int64_t l
     peers_.limit_us = limit_us;
     peers_.missed = report_.word();
     for (std::size_t r = 0; r < all.size(); ++r) {
-      if (all[r].host != mine->host)
+      if (all[r].host != mine.host)
         fail(ErrorKind::unsupported, "rank {} is on another host: its device's memory is not to be reached",
              group.number(static_cast<int>(r)));
       if (all[r].half_bytes != half_bytes)
         fail(ErrorKind::bug, "buffers of {} bytes here, of {} on rank {}", half_bytes, all[r].half_bytes,
              group.number(static_cast<int>(r)));
-      if (all[r].process == mine->process) {
+      if (all[r].process == mine.process) {
         cuda::enable_peer(static_cast<int>(all[r].device));
         peers_.area[r] = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(all[r].address));  // NOLINT
       } else {

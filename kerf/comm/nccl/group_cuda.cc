@@ -3,7 +3,7 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
-#include <optional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -89,8 +89,9 @@ class NcclGroup final : public Group {
     for (int r = 0; r < host.size(); ++r) names_.push_back(host.number(r));
     // Sooner than the others give up waiting for this rank's word.
     agreed(host, "starting NCCL", [&] {
-      channel_.emplace(library_, id, host.rank(), host.size(),
-                       std::max(options.timeout * 3 / 4, std::chrono::milliseconds{1}), options.timeout);
+      channel_ = std::make_unique<Channel>(library_, id, host.rank(), host.size(),
+                                           std::max(options.timeout * 3 / 4, std::chrono::milliseconds{1}),
+                                           options.timeout);
     });
   }
 
@@ -382,7 +383,7 @@ class NcclGroup final : public Group {
   std::size_t ranks_;
   std::vector<int> names_;
   Staging staging_;
-  std::optional<Channel> channel_;
+  std::unique_ptr<Channel> channel_;
   std::vector<std::byte> message_, messages_, small_;
   std::vector<internal::WireLists> lists_;
   std::vector<Post> posts_;
@@ -439,7 +440,7 @@ std::string nccl_library(const std::string& library) {
 
 std::unique_ptr<Group> make_nccl_group(Group& host, const NcclOptions& options) {
   Library library;
-  std::optional<Seat> mine;
+  Seat mine;
   agreed(host, "NCCL's library", [&] {
     if (options.timeout < std::chrono::milliseconds{1})
       fail(ErrorKind::usage, "an NCCL group with a timeout of {} ms, wanted 1 or more",
@@ -448,7 +449,7 @@ std::unique_ptr<Group> make_nccl_group(Group& host, const NcclOptions& options) 
     require(nccl::open(options.library, library));
     mine = seat(library.version);
   });
-  check_seats(host, gathered(host, std::span<const Seat>(&*mine, 1), "the ranks' devices"));
+  check_seats(host, gathered(host, std::span<const Seat>(&mine, 1), "the ranks' devices"));
   const nccl::Id id = NcclGroup::new_id(host, library);
   return std::make_unique<NcclGroup>(host, nullptr, library, options, id);
 }
