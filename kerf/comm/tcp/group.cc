@@ -144,7 +144,7 @@ class TcpGroup final : public Group {
   // Every rank's post is here and all are one collective; or throws.
   void meet(const Post& post) {
     if (fault_) throw GroupFailed(fault_->kind, fault_->text);
-    if (mesh_.fault()) throw GroupFailed(mesh_.fault()->kind, mesh_.fault()->text);
+    if (const Verdict& broken = mesh_.fault()) throw GroupFailed(broken->kind, broken->text);
     const std::size_t most = message_.size();
     const std::size_t own = internal::write_post(post, message_);
     for_each_peer([&](int s) {

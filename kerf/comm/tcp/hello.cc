@@ -85,6 +85,7 @@ Verdict Reception::receive(std::set<int> wanted, bool greet, Clock::time_point d
                            std::vector<Guest>& guests) {
   while (!wanted.empty()) {
     std::vector<pollfd> polled;
+    polled.reserve(coming_.size() + 1);
     for (const Coming& c : coming_) polled.push_back({c.socket.fd(), POLLIN, 0});
     if (coming_.size() < kMostComing) polled.push_back({listener_.fd(), POLLIN, 0});
     constexpr int most = 200;

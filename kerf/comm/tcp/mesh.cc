@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "kerf/base/format.h"
@@ -31,7 +32,10 @@ Mesh::Mesh(int rank, std::vector<Socket> peers, std::chrono::milliseconds timeou
   missing_.reserve(peers_.size());
 }
 
-const internal::Ended* Mesh::left(int rank) const { return peer(rank).left ? &*peer(rank).left : nullptr; }
+const internal::Ended* Mesh::left(int rank) const {
+  const std::optional<internal::Ended>& left = peer(rank).left;
+  return left ? &*left : nullptr;
+}
 
 void Mesh::begin(Peer& to, Kind kind, std::span<const std::byte> bytes) {
   const Head head{kMagic, static_cast<std::uint32_t>(kind), bytes.size()};
@@ -215,7 +219,8 @@ Mesh::Result Mesh::exchange(Kind kind, std::span<const Out> out, std::span<const
 void Mesh::leave(const Verdict& reason, bool group_failed) {
   give_up();
   const Farewell told{reason ? static_cast<std::int32_t>(reason->kind) : 0, group_failed ? 1 : 0};
-  const std::size_t text = reason ? std::min(reason->text.size(), kMostReason) : 0;
+  const std::string_view text =
+      reason ? std::string_view(reason->text).substr(0, kMostReason) : std::string_view();
   for (int r = 0; r < size(); ++r) {
     Peer& p = peer(r);
     if (r == rank_) continue;
@@ -223,9 +228,9 @@ void Mesh::leave(const Verdict& reason, bool group_failed) {
       (void)::shutdown(p.socket.fd(), SHUT_WR);
       continue;
     }
-    p.words.resize(sizeof(told) + text);
+    p.words.resize(sizeof(told) + text.size());
     std::memcpy(p.words.data(), &told, sizeof(told));
-    if (text > 0) std::memcpy(p.words.data() + sizeof(told), reason->text.data(), text);
+    if (!text.empty()) std::memcpy(p.words.data() + sizeof(told), text.data(), text.size());
     begin(p, Kind::leave, p.words);
     (void)push(p);
   }
