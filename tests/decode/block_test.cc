@@ -350,7 +350,7 @@ TEST(Block, OfAnotherModelIsRefused) {
   const Model sigmoid(tools::SynthModel::qwen3_moe, BlockKind::qwen3_moe);
   sigmoid.replace("config.json", R"("norm_topk_prob")", R"("scoring_func": "sigmoid", "norm_topk_prob")");
   expect_all_refuse(refused_build(sigmoid, BlockKind::qwen3_moe), ErrorKind::unsupported,
-                    {"scores by sigmoid", "wanted softmax"});
+                    {"scoring_func is \"sigmoid\"", "qwen3-moe's code scores by softmax"});
   const Model shared(tools::SynthModel::qwen3_moe, BlockKind::qwen3_moe);
   shared.replace("config.json", R"("norm_topk_prob")", R"("n_shared_experts": 2, "norm_topk_prob")");
   expect_all_refuse(refused_build(shared, BlockKind::qwen3_moe), ErrorKind::unsupported,

@@ -162,11 +162,7 @@ TEST(Decode, TheCheckpointsRouterIsNotUsed) {
   const std::vector<std::string> wanted = digest_of([](Onehot&) {});
   EXPECT_EQ(digest_of([](Onehot& o) { o.config["routed_scaling_factor"] = "2.5"; }), wanted);
   EXPECT_EQ(digest_of([](Onehot& o) { o.config["norm_topk_prob"] = "false"; }), wanted);
-  EXPECT_EQ(digest_of([](Onehot& o) {
-              o.config["scoring_func"] = R"("sigmoid")";
-              o.config["output_multiplier"] = "0.125";
-            }),
-            wanted);
+  EXPECT_EQ(digest_of([](Onehot& o) { o.config["scoring_func"] = R"("sigmoid")"; }), wanted);
   EXPECT_EQ(digest_of([](Onehot& o) {
               o.config["n_group"] = "2";
               o.config["topk_group"] = "1";

@@ -295,7 +295,7 @@ TEST(OneRankRefuses, ALayersInputs) {
   };
   expect_refused(ErrorKind::usage, "16", with([](auto& in, auto&) { in.ids[3] = 16; }));
   expect_refused(ErrorKind::usage, "255 values of x", with([](auto& in, auto&) { in.x.pop_back(); }));
-  expect_refused(ErrorKind::usage, "no routed experts", with([](auto&, auto& o) { o.layer = 7; }));
+  expect_refused(ErrorKind::usage, "layer 7, wanted 0 to 3", with([](auto&, auto& o) { o.layer = 7; }));
 }
 
 }  // namespace

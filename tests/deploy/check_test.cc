@@ -204,7 +204,7 @@ TEST(Checks, TheModelsConfigIsRead) {
   write(R"(, "scoring_func": "tanh")");
   model = check(c, "model");
   ASSERT_EQ(model.reasons.size(), 1U);
-  EXPECT_NE(model.reasons[0].find("scoring_func is 'tanh'"), std::string::npos) << model.reasons[0];
+  EXPECT_NE(model.reasons[0].find("scoring_func is \"tanh\""), std::string::npos) << model.reasons[0];
   EXPECT_FALSE(check(c, "placement").asked);
   c.model->config = dir.path() / "nowhere" / "config.json";
   model = check(c, "model");
