@@ -163,17 +163,9 @@ const Dialect& dialect_of(std::int64_t layer, const Outline& found, internal::St
 std::string algo_of(const internal::LayerSource& source, internal::QuantisedExperts& quantised) {
   const Dialect& d = *source.dialect;
   const std::string experts = source.prefix + source.root.substr(0, source.root.size() - 1);
-  std::vector<std::string> parts;
-  parts.reserve(d.projections.size());
-  for (const std::string_view projection : d.projections)
-    parts.push_back(fmt::format("{}.{}{}", experts, d.stacked ? "" : "0.", projection));
-  std::string algo = quantised.algo(source.index, experts, parts);
-  if (!quantised.has_rules() || algo.empty()) return algo;
-  std::vector<std::string> all = d.stacked ? parts : std::vector<std::string>();
-  for (std::int64_t e = 0; e < source.experts && !d.stacked; ++e)
-    for (const std::string_view projection : d.projections)
-      all.push_back(fmt::format("{}.{}.{}", experts, e, projection));
-  quantised.require_all_parts(source.index, experts, all, algo);
+  const internal::ExpertModules modules{d.stacked, d.projections};
+  std::string algo = quantised.algo(source.index, experts, modules);
+  quantised.require_all_parts(source.index, experts, modules, algo);
   return algo;
 }
 

@@ -1,6 +1,7 @@
 // compressed-tensors' part of config.json: groups of modules with descriptions of their weights and inputs.
 // Every key of a description is known and either changes nothing here or has the value that NVFP4 has.
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 
@@ -15,6 +16,12 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kFormat = "nvfp4-pack-quantized";
+
+// Keys of the whole: those that are read, and those that change nothing here.
+constexpr auto kKnown = std::to_array<std::string_view>(
+    {"quant_method", "format", "config_groups", "ignore", "transform_config", "moe_sparsity_config",
+     "sparsity_config", "kv_cache_scheme", "quantization_status", "global_compression_ratio", "version",
+     "run_compressed"});
 
 // "weights.actorder is \"group\", NVFP4 has none", of a value that is not NVFP4's.
 std::string other_value(std::string_view part, std::string_view key, const json& value,
@@ -121,6 +128,12 @@ Quantisation read_compressed_tensors(const Keys& keys) {
   out.said_in = keys.file();
   out.tool = compressed_tensors_tool;
   refuse_transforms(keys);
+  for (const json* object : keys.objects())
+    for (const auto& [key, value] : object->items())
+      if (std::find(kKnown.begin(), kKnown.end(), key) == kKnown.end() && !value.is_null() &&
+          value != json(false) && !(value.is_structured() && value.empty()))
+        fail(ErrorKind::unsupported, "{}: {} is {}: kerf does not know this key of a quantisation",
+             keys.file(), shown(key), got(value));
   const json* groups = keys.find("config_groups");
   if (groups == nullptr || !groups->is_object() || groups->empty())
     fail(ErrorKind::checkpoint, "{}: no config_groups, wanted an object", keys.file());

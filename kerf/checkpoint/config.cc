@@ -177,6 +177,7 @@ ModelConfig model_config_of(const std::string& text, const std::filesystem::path
   const Keys keys(file.string(), top);
 
   ModelConfig out;
+  out.text_part = keys.parts().size() > 1;
   const std::vector<std::string> architectures = keys.strings("architectures");
   const Family family = family_of(keys);
   keys.same_in_all(kTold);
@@ -223,6 +224,23 @@ ModelConfig read_config(const std::filesystem::path& directory) {
   return config_of(read_config_texts(directory), directory);
 }
 
+namespace {
+
+// Two files that both say what is quantised must say the same of every layer's experts.
+void compare_quantisations(const ModelConfig& one, const ModelConfig& other) {
+  const std::vector<std::string> a = internal::algos_of_layers(one);
+  const std::vector<std::string> b = internal::algos_of_layers(other);
+  const auto in_words = [](const std::string& algo) {
+    return algo.empty() ? std::string("not quantised") : shown(algo);
+  };
+  for (std::size_t l = 0; l < a.size(); ++l)
+    if (a[l] != b[l])
+      fail(ErrorKind::checkpoint, "{}: layer {}: its experts are {}, but {} by {}: wanted the same in both",
+           one.quant_said_in, l, in_words(a[l]), in_words(b[l]), other.quant_said_in);
+}
+
+}  // namespace
+
 ModelConfig config_of(const ConfigTexts& texts, const std::filesystem::path& directory) {
   ModelConfig out = model_config_of(texts.config, directory / "config.json");
   if (!texts.quant) return out;
@@ -240,8 +258,10 @@ ModelConfig config_of(const ConfigTexts& texts, const std::filesystem::path& dir
   if (!out.quant_tool.empty() && out.quant_tool != quantisation.tool)
     fail(ErrorKind::checkpoint, "{}: is {}'s, but config.json's quantization_config is {}'s: wanted one",
          file.string(), quantisation.tool, out.quant_tool);
-  apply(std::move(quantisation), out);
-  return out;
+  ModelConfig both = out;
+  apply(std::move(quantisation), both);
+  if (!out.quant_algo.empty()) compare_quantisations(both, out);
+  return both;
 }
 
 ModelConfig read_config_at(const std::filesystem::path& path) {
@@ -261,29 +281,10 @@ std::int64_t routed_layers(const ModelConfig& config) {
 }
 
 std::int64_t excluded_layers(const ModelConfig& config) {
-  ModelConfig asked = config;
-  if (asked.quant_algo.empty()) asked.quant_algo = "NVFP4";  // the lists alone are asked about
-  internal::QuantisedExperts quantised(asked);
-  const bool quantised_elsewhere = !quantised.elsewhere().empty();
-  // Whether the lists leave out the layer's experts, whatever the model calls itself and them.
-  const auto excluded = [&](std::int64_t layer) {
-    bool named = quantised_elsewhere;
-    for (const std::string_view base : internal::layer_bases) {
-      const std::string prefix = fmt::format("{}layers.{}.", base, layer);
-      if (!quantised.may_name(prefix)) continue;
-      for (const std::string_view root : internal::expert_roots) {
-        const std::string experts = fmt::format("{}{}", prefix, root.substr(0, root.size() - 1));
-        const std::array<std::string, 3> parts = {experts + ".0.gate_proj", experts + ".0.w1",
-                                                  experts + ".gate_up_proj"};
-        if (quantised.excludes(layer, experts, parts)) return true;
-        named = named || !quantised.algo(layer, experts, parts).empty();
-      }
-    }
-    return !named;
-  };
+  const std::vector<std::string> algos = internal::algos_of_layers(config);
   std::int64_t count = 0;
   for (std::int64_t layer = 0; layer < config.layers; ++layer)
-    count += config.expert_layers.may_be_in(layer) && excluded(layer) ? 1 : 0;
+    count += config.expert_layers.may_be_in(layer) && algos[static_cast<std::size_t>(layer)].empty() ? 1 : 0;
   return count;
 }
 

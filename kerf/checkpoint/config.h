@@ -80,6 +80,7 @@ struct QuantisedModules {
 
 struct ModelConfig {
   std::string architecture;
+  bool text_part = false;  // the file has other parts, and the text's under a key of its own
   std::string family;  // "qwen3-moe", ...: what is taken from model_type or the architecture; empty: unknown
   std::int64_t layers = 0;
   std::int64_t mtp_layers = 0;    // for predicting further tokens, which may stand behind those

@@ -50,7 +50,7 @@ class ExportedExperts final : public Layer {
     return fmt::format("{} ({})", full_name(part == Part::input_scale ? exported_inputs : exported_ws2),
                        source().dialect->projections[static_cast<std::size_t>(p)]);
   }
-  [[nodiscard]] std::int64_t first_row(Projection /*p*/) const override { return 0; }
+  [[nodiscard]] std::int64_t file_row(Projection /*p*/, std::int64_t row) const override { return row; }
 
  private:
   [[nodiscard]] const Located* scalars(std::string_view suffix) const {

@@ -18,8 +18,9 @@ using nlohmann::json;
 
 // What a key's name has in it where it may be about routed experts.
 constexpr auto kWords = std::to_array<std::string_view>(
-    {"expert", "moe", "router", "routed", "routing", "topk", "swiglu", "geglu", "scoring", "score_func",
-     "renorm", "hidden_act", "activation", "route_", "mlp_bias", "n_group", "gate_act", "gating"});
+    {"expert", "moe",        "router",     "routed",   "routing",    "topk",     "swiglu",
+     "geglu",  "scoring",    "score_func", "renorm",   "hidden_act", "act_fn",   "glu_",
+     "_glu",   "activation", "route_",     "mlp_bias", "n_group",    "gate_act", "gating"});
 
 // Read by the readers of sizes and layers, each with a meaning or a refusal of its own; besides those of
 // router_key_names() and size_key_names().
@@ -90,13 +91,21 @@ constexpr auto kNeutral = std::to_array<Neutral>({{"mlp_bias", "false"},
                                                   {"num_hash_routed_layers", "0"}});
 
 // Only what is about the experts' own mathematics: the bare word is in other keys' names, too.
-bool concerns_experts(std::string_view key) {
-  if (key.ends_with("_config")) return false;  // other parts' and tools' own
+bool concerns_experts(std::string_view name) {
+  std::string key(name);
+  std::transform(key.begin(), key.end(), key.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  // Other parts' and tools' own, but for what calls itself the experts'.
+  if (key.ends_with("_config") && !key.starts_with("moe") && !key.starts_with("router") &&
+      !key.starts_with("expert") && !key.starts_with("ffn"))
+    return false;
+  if (key == "ffn_config") return true;
   return std::any_of(kWords.begin(), kWords.end(), [&](std::string_view word) {
     const std::size_t at = key.find(word);
-    // num_attention_groups has n_group in it.
-    const bool inside = word == "n_group" && at != 0 && at != std::string_view::npos && key[at - 1] != '_';
-    return at != std::string_view::npos && !inside;
+    // num_attention_groups has n_group in it, and prenorm renorm.
+    const bool inside =
+        (word == "n_group" || word == "renorm") && at != 0 && at != std::string::npos && key[at - 1] != '_';
+    return at != std::string::npos && !inside;
   });
 }
 

@@ -93,7 +93,7 @@ void Layer::walk_block_scales(const tensor::StoredTensor& scales, Projection p, 
       if (numeric::regular_scale(byte)) continue;
       (numeric::e4m3_is_nan(byte) ? nan : negative).add([&] {
         return fmt::format("layer {}, {}, expert {}, row {}, block {}, byte 0x{:02X}{}", index(), name, e,
-                           first_row(p) + here / row_bytes, here % row_bytes, byte, file);
+                           file_row(p, here / row_bytes), here % row_bytes, byte, file);
       });
     }
   });
@@ -116,7 +116,7 @@ void Layer::scan_values(std::int64_t e, Faults& faults) const {
           const std::int64_t at = begin / 2 + static_cast<std::int64_t>(in_piece);
           const std::int64_t columns = stored.shape[1];
           return fmt::format("layer {}, {}, expert {}, row {}, column {}, bits 0x{:04X}{}", index(),
-                             tensor_name(p, Part::weight, e), e, first_row(p) + at / columns, at % columns,
+                             tensor_name(p, Part::weight, e), e, file_row(p, at / columns), at % columns,
                              bits, in_file(located(p, Part::weight, e)));
         });
       });

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include "kerf/base/file.h"
 #include "kerf/base/format.h"
@@ -25,7 +26,41 @@ constexpr std::int64_t kStepCost = 3;
 constexpr auto kOtherThanPython =
     std::to_array<std::string_view>({"\\Q", "\\E", "\\C", "\\p", "\\P", "\\z", "\\x{", "{,", "[:"});
 
+// Groups with flags anywhere but in front, which Python refuses or applies to all that there is, names that
+// are none there, and repetitions of what has no width.
+bool python_refuses(std::string_view text) {
+  constexpr std::string_view repeats = "*+?{";
+  std::set<std::string_view> names;
+  const auto at = [&](std::size_t i) { return i < text.size() ? text[i] : '\0'; };
+  const auto repeats_at = [&](std::size_t i) {
+    return i < text.size() && repeats.find(text[i]) != std::string_view::npos;
+  };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\') {
+      const char c = at(++i);
+      if ((c == 'b' || c == 'B' || c == 'A') && repeats_at(i + 1)) return true;
+    } else if (text[i] == '[') {
+      ++i;
+      if (at(i) == '^') ++i;
+      if (at(i) == ']') ++i;
+      for (; i < text.size() && text[i] != ']'; ++i)
+        if (text[i] == '\\') ++i;
+    } else if (text[i] == '^') {
+      if (repeats_at(i + 1)) return true;
+    } else if (text.substr(i).starts_with("(?")) {
+      const std::string_view rest = text.substr(i + 2);
+      const std::size_t flags = rest.find_first_not_of("ims");
+      const bool leads = i == 0 && flags != 0 && flags != std::string_view::npos && rest[flags] == ')';
+      const bool named = rest.starts_with("P<") && rest.size() > 2 && !(rest[2] >= '0' && rest[2] <= '9') &&
+                         names.insert(rest.substr(0, rest.find('>'))).second;
+      if (!rest.starts_with(':') && !named && !leads) return true;
+    }
+  }
+  return false;
+}
+
 bool reads_as_python(std::string_view expression) {
+  if (python_refuses(expression)) return false;
   return std::none_of(kOtherThanPython.begin(), kOtherThanPython.end(), [&](std::string_view other) {
     return expression.find(other) != std::string_view::npos;
   });

@@ -82,7 +82,7 @@ class PerExpertLayer final : public Layer {
                        d.projections[static_cast<std::size_t>(p)], d.parts[static_cast<std::size_t>(part)]);
   }
 
-  [[nodiscard]] std::int64_t first_row(Projection /*p*/) const override { return 0; }
+  [[nodiscard]] std::int64_t file_row(Projection /*p*/, std::int64_t row) const override { return row; }
 
  private:
   [[nodiscard]] ExpertParts locate(std::int64_t e) const {

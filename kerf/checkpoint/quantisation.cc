@@ -58,13 +58,27 @@ void read_quantised_layers(const Keys& keys, Quantisation& out) {
 // ModelOpt's groups repeat what quant_algo says of all; where they say something else, nobody knows which
 // counts.
 void compare_group(const Keys& group, Quantisation& out) {
+  const auto known = [](const Keys& keys, std::initializer_list<std::string_view> names) {
+    for (const json* object : keys.objects())
+      for (const auto& [key, value] : object->items())
+        if (std::find(names.begin(), names.end(), key) == names.end() && !value.is_null())
+          fail(ErrorKind::unsupported, "{}: {} is {}: kerf does not know this key of a quantisation",
+               keys.file(), shown(key), got(value));
+  };
+  known(group, {"weights", "input_activations", "targets", "format"});
+  if (const std::vector<std::string> targets = group.strings("targets");
+      !targets.empty() && targets != std::vector<std::string>{"Linear"})
+    fail(ErrorKind::checkpoint, "{}: targets is {}, but quant_algo is {} for all: wanted Linear",
+         group.file(), got(*group.find("targets")), out.algo);
+  const bool inputs = group.find("input_activations") != nullptr;
+  if (inputs == (out.algo == "W4A16_NVFP4"))
+    fail(ErrorKind::checkpoint, "{}: input_activations is {}, but quant_algo is {}: wanted {}", group.file(),
+         inputs ? got(*group.find("input_activations")) : "absent", out.algo, inputs ? "none" : "it");
   for (const char* part : {"weights", "input_activations"}) {
     const json* value = group.find(part);
     if (value == nullptr) continue;
     const Keys keys(fmt::format("{}.{}", group.file(), part), *value);
-    if (const std::string_view input = "input_activations"; part == input && out.algo == "W4A16_NVFP4")
-      fail(ErrorKind::checkpoint, "{} is {}, but quant_algo is {}: wanted none", keys.file(), got(*value),
-           out.algo);
+    known(keys, {"dynamic", "num_bits", "type", "group_size"});
     take_group_size(keys, out);
     if (const auto bits = keys.integer("num_bits", 1); bits && *bits != 4)
       fail(ErrorKind::checkpoint, "{}: num_bits is {}, but quant_algo is {}: wanted 4", keys.file(), *bits,
@@ -90,6 +104,9 @@ Quantisation read_algo(const Keys& keys) {
     read_quantised_layers(keys, out);
   } else {
     take_group_size(keys, out);
+    if (const json* layers = keys.find("quantized_layers"); layers != nullptr && !layers->empty())
+      fail(ErrorKind::checkpoint, "{}: quantized_layers is {}, but quant_algo is {} for all: wanted {}",
+           keys.file(), got(*layers), out.algo, mixed_precision);
     if (const json* groups = keys.find("config_groups")) {
       if (!groups->is_object()) keys.wrong("config_groups", *groups, "an object");
       for (const auto& group : groups->items())

@@ -16,6 +16,8 @@ namespace {
 // Each of them may take 64 KiB, and every module's name is compared with all.
 constexpr int kMostExpressions = 500;
 
+constexpr std::array<std::size_t, 3> kAll = {0, 1, 2};  // projections
+
 // A class of modules, as compressed-tensors' targets may name: "Linear".
 bool is_class(const std::string& pattern) {
   return !pattern.empty() && pattern.front() >= 'A' && pattern.front() <= 'Z' &&
@@ -52,6 +54,11 @@ auto told(const std::string& said_in, Ask ask) {
 }
 
 }  // namespace
+
+std::string ExpertModules::name(const std::string& experts, std::int64_t e, std::size_t projection) const {
+  if (stacked) return fmt::format("{}.{}", experts, projections[projection]);
+  return fmt::format("{}.{}.{}", experts, e, projections[projection]);
+}
 
 QuantisedExperts::QuantisedExperts(const ModelConfig& config)
     : said_in_(config.quant_said_in.empty() ? "the configuration" : config.quant_said_in),
@@ -94,55 +101,49 @@ bool QuantisedExperts::may_name(std::string_view prefix) const {
   return excluded_.may_name(prefix) || rules_.may_name(prefix);
 }
 
+// Names are looked up for every expert that has one. Patterns that tell one expert from another are looked
+// for with a few.
 bool QuantisedExperts::excludes(std::int64_t layer, const std::string& experts,
-                                std::span<const std::string> parts) {
+                                const ExpertModules& modules) {
   return told(said_in_, [&] {
     if (excluded_.empty()) return false;
     if (excluded_.find(experts, effort_) != nullptr) return true;
-    refuse_some_experts(layer, experts, parts);
-    return std::any_of(parts.begin(), parts.end(),
-                       [&](const std::string& p) { return excluded_.find(p, effort_) != nullptr; });
-  });
-}
-
-// Names are counted. Patterns that tell one expert from another are looked for with a few of them.
-void QuantisedExperts::refuse_some_experts(std::int64_t layer, const std::string& experts,
-                                           std::span<const std::string> parts) {
-  const std::string below = experts + ".";
-  std::set<std::int64_t> named;
-  excluded_.each_name(below, [&](std::string_view name, const std::string&) {
-    if (const auto e = number_after(name, below); e && *e < experts_) named.insert(*e);
-  });
-  for (const std::string& part : parts) {
-    if (!number_after(part, below)) continue;
-    const std::string rest = part.substr(part.find('.', below.size()));
-    const bool first = excluded_.find_by_pattern(part, effort_) != nullptr;
-    if (first && named.empty()) named.insert(0);
-    for (const std::int64_t e : {std::int64_t{1}, experts_ / 2, experts_ - 1}) {
-      if (e <= 0 || e >= experts_) continue;
-      const bool same =
-          (excluded_.find_by_pattern(fmt::format("{}{}{}", below, e, rest), effort_) != nullptr) == first;
-      if (!same)
-        fail(ErrorKind::checkpoint,
-             "{}: layer {}: {} leaves out {} of its experts but not {}: wanted all of them or none", said_in_,
-             layer, excluded_by_, first ? 0 : e, first ? e : 0);
+    const std::string below = experts + ".";
+    std::set<std::int64_t> looked_at;
+    excluded_.each_name(below, [&](std::string_view name, const std::string&) {
+      if (const auto e = number_after(name, below)) looked_at.insert(*e);
+    });
+    const std::int64_t count = experts_of(modules);
+    std::int64_t unnamed = 0;
+    while (looked_at.contains(unnamed)) ++unnamed;
+    looked_at.insert({0, unnamed, 1, count / 2, count - 1});
+    std::string in;
+    std::string out;
+    for (const std::int64_t e : looked_at) {
+      if (e < 0 || e >= count) continue;
+      for (const std::size_t projection : kAll) {
+        std::string name = modules.name(experts, e, projection);
+        std::string& first = excluded_.find(name, effort_) != nullptr ? out : in;
+        if (first.empty()) first = std::move(name);
+      }
     }
-    if (first) return;
-  }
-  if (!named.empty() && std::ssize(named) < experts_)
-    fail(ErrorKind::checkpoint,
-         "{}: layer {}: {} names {} of its {} experts (first: {}{}): wanted all of them or none", said_in_,
-         layer, excluded_by_, named.size(), experts_, below, *named.begin());
+    if (!in.empty() && !out.empty())
+      fail(ErrorKind::checkpoint,
+           "{}: layer {}: {} leaves out {} but not {}: wanted all of its experts or none", said_in_, layer,
+           excluded_by_, shown(out), shown(in));
+    return in.empty();
+  });
 }
 
 std::string QuantisedExperts::algo(std::int64_t layer, const std::string& experts,
-                                   std::span<const std::string> parts) {
-  if (excludes(layer, experts, parts)) return {};
+                                   const ExpertModules& modules) {
+  if (excludes(layer, experts, modules)) return {};
   if (!has_rules_) return elsewhere_;
   std::set<std::string> found;
   told(said_in_, [&] {
     rules_.collect(experts, found, effort_);
-    for (const std::string& part : parts) rules_.collect(part, found, effort_);
+    for (const std::size_t projection : kAll)
+      rules_.collect(modules.name(experts, 0, projection), found, effort_);
   });
   rules_.each_name(experts + ".", [&](std::string_view, const std::string& says) { found.insert(says); });
   if (found.size() > 1)
@@ -151,19 +152,31 @@ std::string QuantisedExperts::algo(std::int64_t layer, const std::string& expert
   return found.empty() ? elsewhere_ : *found.begin();
 }
 
+bool QuantisedExperts::names_parts(const std::string& experts, const ExpertModules& modules) {
+  return told(said_in_, [&] {
+    if (rules_.find(experts, effort_) != nullptr) return false;
+    return std::any_of(kAll.begin(), kAll.end(), [&](std::size_t projection) {
+      return rules_.find(modules.name(experts, 0, projection), effort_) != nullptr;
+    });
+  });
+}
+
 const std::string& QuantisedExperts::algo_of_part(const std::string& part) {
   const std::string* found = told(said_in_, [&] { return rules_.find(part, effort_); });
   return found == nullptr ? elsewhere_ : *found;
 }
 
 void QuantisedExperts::require_all_parts(std::int64_t layer, const std::string& experts,
-                                         std::span<const std::string> parts, const std::string& algo) {
+                                         const ExpertModules& modules, const std::string& algo) {
   if (!has_rules_ || algo.empty() || algo_of_part(experts) == algo) return;
-  for (const std::string& part : parts)
-    if (const std::string& other = algo_of_part(part); other != algo)
-      fail(ErrorKind::checkpoint,
-           "{}: layer {}: {} is {}, but other modules of its experts are {}: wanted one for all", said_in_,
-           layer, part, other.empty() ? "not quantised" : other, algo);
+  for (std::int64_t e = 0; e < experts_of(modules); ++e)
+    for (const std::size_t projection : kAll) {
+      const std::string part = modules.name(experts, e, projection);
+      if (const std::string& other = algo_of_part(part); other != algo)
+        fail(ErrorKind::checkpoint,
+             "{}: layer {}: {} is {}, but other modules of its experts are {}: wanted one for all", said_in_,
+             layer, part, other.empty() ? "not quantised" : other, algo);
+    }
 }
 
 }  // namespace kerf::checkpoint::internal

@@ -148,9 +148,10 @@ class StackedLayer final : public Layer {
     return stack_name(stack_of(p), part) + (scalar_part ? half : "");
   }
 
-  // Where gate and up alternate, rows are counted in the matrix that they make.
-  [[nodiscard]] std::int64_t first_row(Projection p) const override {
-    return p == Projection::up && !source().dialect->alternating ? source().intermediate : 0;
+  [[nodiscard]] std::int64_t file_row(Projection p, std::int64_t row) const override {
+    if (p == Projection::down) return row;
+    const bool up = p == Projection::up;
+    return source().dialect->alternating ? 2 * row + (up ? 1 : 0) : row + (up ? source().intermediate : 0);
   }
 
  private:

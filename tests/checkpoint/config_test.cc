@@ -334,7 +334,7 @@ TEST(Config, QuantisationInConfig) {
     return object(with(kPlain, "quantization_config", inner));
   };
   const std::string modern = R"({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"],
-      "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": 16}}}})";
+      "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": 16}, "input_activations": {"num_bits": 4}}}})";
   const ModelConfig config = read(inside(modern));
   EXPECT_EQ(config.quant_algo, "NVFP4");
   EXPECT_THAT(config.excluded_modules, ElementsAre("lm_head"));
@@ -346,8 +346,10 @@ TEST(Config, QuantisationInConfig) {
   EXPECT_THAT(refused(inside("{}")), HasSubstr("no quant_algo"));
   EXPECT_THAT(refused(inside("3")), HasSubstr("got 3"));
   EXPECT_THAT(
-      refused(inside(R"({"quant_algo": "NVFP4", "config_groups": {"g": {"weights": {"group_size": 8}}}})"),
-              unsupported),
+      refused(
+          inside(
+              R"({"quant_algo": "NVFP4", "config_groups": {"g": {"weights": {"group_size": 8}, "input_activations": {}}}})"),
+          unsupported),
       HasSubstr("group_size is 8"));
   // The two files must say the same.
   EXPECT_THAT(refused(inside(modern), ErrorKind::checkpoint, quant(R"("quant_algo": "W4A16_NVFP4")")),

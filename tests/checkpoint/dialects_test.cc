@@ -119,6 +119,22 @@ TEST_P(EveryDialect, FaultsHaveTheFilesNames) {
   EXPECT_THAT(faults.text(), AllOf(HasSubstr(scale), HasSubstr("byte 0x7F"), HasSubstr("expert 0")));
 }
 
+// Rows of a stack's faults are the stack's, alternating or not.
+TEST(Dialects, RowsOfAStacksFaultsAreItsOwn) {
+  constexpr std::size_t two_i = 2 * Onehot::intermediate;
+  constexpr std::size_t blocks = Onehot::hidden / 16;
+  for (const bool turned : {false, true}) {
+    Onehot onehot = restated(Onehot(), turned ? "gpt-oss" : "fused");
+    OwnedTensor& scales = onehot.at(onehot.layer_name("mlp.experts.gate_up_proj_weight_scale"));
+    for (const std::size_t row : {std::size_t{220}, std::size_t{221}, std::size_t{5}})
+      scales.bytes[2 * blocks * two_i + (turned ? 2 * two_i + row : row * blocks + 2)] = 0x7F;
+    const Faults faults = test::faults_of(onehot);
+    EXPECT_EQ(faults.total(), 3);
+    for (const char* row : {"row 220, ", "row 221, ", "row 5, "})
+      EXPECT_THAT(faults.text(), HasSubstr(std::string("expert 2, ") + row + "block 2, byte 0x7F")) << turned;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, EveryDialect, testing::ValuesIn(test::restated_names()), [](const auto& param) {
   std::string name = param.param;
   std::replace(name.begin(), name.end(), '-', '_');

@@ -48,18 +48,29 @@ TEST(Patterns, RegularExpressionsMatchFromTheStart) {
 }
 
 TEST(Patterns, FlagsBoundariesAndCountsOfPython) {
-  for (const char* yes :
-       {"re:(?i)MODEL\\.", "re:model\\b", "re:(?P<root>model)", "re:.{30,}", "re:m{1}odel",
-        "re:[a-z.]{5}\\.layers", "re:(((o|m){1}d?){2})el", "re:\\Amodel", "re:model[.]layers"})
+  for (const char* yes : {"re:(?i)MODEL\\.", "re:model\\b", "re:(?P<root>model)", "re:.{30,}", "re:m{1}odel",
+                          "re:[a-z.]{5}\\.layers", "re:(((o|m){1}d?){2})el", "re:\\Amodel",
+                          "re:model[.]layers", "re:[^*]+", "re:[]^m]odel", "re:^model", "re:(?is)MODEL"})
     EXPECT_TRUE(covers(yes, kLeaf)) << yes;
   for (const char* no : {"re:MODEL", "re:mod\\b", "re:.{60,}", "re:model$"})
     EXPECT_FALSE(covers(no, kLeaf)) << no;
 }
 
 TEST(Patterns, WhatCannotBeReadIsRefusedByName) {
-  for (const char* bad : {"re:(?=x)", "re:(?<!x)y", "re:(?x)y", "re:(a)\\1", "re:a{1001}",
-                          "re:((a{255}){255})", "re:[a", "re:a\\", "re:(", "re:a++", "re:a{2}{3}", "re:\\Qa",
-                          "re:\\pN", "re:a{,3}", "re:[[:alpha:]]", "re:\\x{61}"}) {
+  for (const char* bad : {"re:(?=x)",       "re:(?<!x)y",
+                          "re:(?x)y",       "re:(a)\\1",
+                          "re:a{1001}",     "re:((a{255}){255})",
+                          "re:[a",          "re:a\\",
+                          "re:(",           "re:a++",
+                          "re:a{2}{3}",     "re:\\Qa",
+                          "re:\\pN",        "re:a{,3}",
+                          "re:[[:alpha:]]", "re:\\x{61}",
+                          "re:model(?i)x",  "re:(?-i)x",
+                          "re:(?i-s)x",     "re:(?i-i:x)",
+                          "re:(?U)x",       "re:(?)x",
+                          "re:^*model",     "re:\\b*model",
+                          "re:(?P<1>x)",    "re:(?P<a>m)(?P<a>o)",
+                          "re:(?P>x)"}) {
     const ModulePattern pattern(bad, true);
     EXPECT_FALSE(pattern.readable()) << bad;
     try {

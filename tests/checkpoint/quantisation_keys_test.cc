@@ -175,17 +175,97 @@ TEST(QuantisationKeys, SomeOfALayersExpertsLeftOut) {
   };
   const std::string experts = "model.layers.0.mlp.experts";
   json all;
-  for (int e = 0; e < 4; ++e) all.push_back(experts + "." + std::to_string(e) + ".gate_proj");
+  json gates;
+  for (int e = 0; e < 4; ++e)
+    for (const char* projection : {".gate_proj", ".up_proj", ".down_proj"}) {
+      all.push_back(experts + "." + std::to_string(e) + projection);
+      if (std::string(projection) == ".gate_proj") gates.push_back(all.back());
+    }
   EXPECT_EQ(counted(all), 1);
   EXPECT_EQ(counted({experts}), 1);
   EXPECT_EQ(counted({"re:.*experts.*"}), 1);
   EXPECT_EQ(counted({"re:.*experts\\.\\d+\\..*"}), 1);
   EXPECT_EQ(counted({"model.layers.0.mlp.gate", "model.layers.1.mlp.experts.2"}), 0);
   for (const std::string& one : {experts + ".2", experts + ".0", experts + ".3.down_proj"})
-    EXPECT_THAT(some({one}), AllOf(HasSubstr("quantization_config: layer 0: ignore names 1 of its 4 experts"),
-                                   HasSubstr("wanted all of them or none")));
-  for (const char* pattern : {"re:.*experts\\.0\\..*", "re:.*experts\\.[12]\\..*", "*.experts.3.*"})
+    EXPECT_THAT(some({one}), AllOf(HasSubstr("quantization_config: layer 0: ignore leaves out " + one),
+                                   HasSubstr(" but not "), HasSubstr("wanted all of its experts or none")));
+  EXPECT_THAT(some(gates), HasSubstr("0.gate_proj but not " + experts + ".0.up_proj"));
+  json most = all;
+  most.erase(most.size() - 1);
+  EXPECT_THAT(some(most), HasSubstr("but not " + experts + ".3.down_proj"));
+  for (const char* pattern : {"re:.*experts\\.0\\..*", "re:.*experts\\.[12]\\..*", "*.experts.3.*",
+                              "re:.*gate_proj", "re:.*down_proj$"})
     EXPECT_THAT(some({pattern}), HasSubstr("ignore leaves out ")) << pattern;
+}
+
+// Without tensors, names are the family's: what another model calls its modules is none of this one's.
+TEST(QuantisationKeys, NamesOfOtherModelsLeaveNothingOut) {
+  const auto counted = [](const char* pattern, const char* type) {
+    const TempDir dir;
+    json quantisation = {{"quant_algo", "NVFP4"}, {"ignore", {pattern}}};
+    std::ofstream(dir.path() / "config.json")
+        << json{{"hidden_size", 256},   {"moe_intermediate_size", 128}, {"intermediate_size", 128},
+                {"num_experts", 4},     {"num_experts_per_tok", 2},     {"num_hidden_layers", 2},
+                {"hidden_act", "silu"}, {"model_type", type},           {"quantization_config", quantisation}}
+               .dump();
+    return excluded_layers(read_model_config(dir.path()));
+  };
+  for (const char* pattern : {"re:.*block_sparse_moe.*", "re:.*mixer.*", "re:.*feed_forward.*",
+                              "re:.*language_model.*", "backbone*"})
+    EXPECT_EQ(counted(pattern, "qwen3_moe"), 0) << pattern;
+  EXPECT_EQ(counted("re:.*block_sparse_moe.*", "mixtral"), 2);
+  EXPECT_EQ(counted("re:.*mlp.experts.*", "qwen3_moe"), 2);
+  EXPECT_EQ(counted("backbone*", "a_model_that_nobody_knows"), 2);
+}
+
+// hf_quant_config.json and config.json, layer by layer.
+TEST(QuantisationKeys, TwoFilesSayTheSame) {
+  const auto both = [](const json& in_config, const json& own) {
+    const TempDir dir;
+    std::ofstream(dir.path() / "config.json") << json{
+        {"hidden_size", 256},
+        {"moe_intermediate_size", 128},
+        {"num_experts", 4},
+        {"num_experts_per_tok", 2},
+        {"num_hidden_layers", 2},
+        {"hidden_act", "silu"},
+        {"quantization_config", in_config}}.dump();
+    std::ofstream(dir.path() / "hf_quant_config.json") << json{{"quantization", own}}.dump();
+    return refusal([&] { (void)read_config(dir.path()); });
+  };
+  const json none = {{"quant_algo", "NVFP4"}, {"exclude_modules", {"lm_head"}}};
+  const json first = {{"quant_algo", "NVFP4"}, {"ignore", {"model.layers.0.mlp*"}}};
+  const json second = {{"quant_algo", "NVFP4"}, {"ignore", {"model.layers.1.mlp*"}}};
+  EXPECT_EQ(both(none, {{"quant_algo", "NVFP4"}, {"exclude_modules", {"lm_head", "*self_attn*"}}}),
+            "accepted");
+  EXPECT_EQ(both(first, {{"quant_algo", "NVFP4"}, {"exclude_modules", {"model.layers.0.mlp.experts"}}}),
+            "accepted");
+  for (const auto& [a, b] : {std::pair{none, second}, {second, none}})
+    EXPECT_THAT(both(a, b), AllOf(HasSubstr("hf_quant_config.json: quantization: layer 1: its experts are "),
+                                  HasSubstr("not quantised"), HasSubstr("config.json: quantization_config")));
+  EXPECT_THAT(both(first, second), HasSubstr("layer 0: "));
+  const auto mixed = [](const char* algo) {
+    return json{{"quant_algo", "MIXED_PRECISION"},
+                {"quantized_layers",
+                 {{"model.layers.0.mlp.experts", {{"quant_algo", algo}}},
+                  {"model.layers.1.mlp.experts", {{"quant_algo", algo}}}}}};
+  };
+  EXPECT_EQ(both(mixed("NVFP4"), mixed("NVFP4")), "accepted");
+  EXPECT_THAT(both(mixed("NVFP4"), mixed("W4A16_NVFP4")),
+              HasSubstr("its experts are W4A16_NVFP4, but NVFP4 by"));
+}
+
+TEST(QuantisationKeys, KeysOfCompressedTensorsAsAWhole) {
+  for (const auto& [key, value] : {std::pair<const char*, json>{"/pre_quant_scale", true},
+                                   {"/has_zero_point", true},
+                                   {"/lora_rank", 32},
+                                   {"/group_size", 32},
+                                   {"/rotation", "hadamard"},
+                                   {"/exclude_modules", {"model.layers.0*"}},
+                                   {"/quantized_layers", {{"a", 1}}}})
+    EXPECT_THAT(refused(with(compressed(), key, value)), HasSubstr(std::string(key + 1) + " is ")) << key;
+  EXPECT_EQ(read(with(compressed(), "/run_compressed", true)).quant_algo, "NVFP4");
+  EXPECT_EQ(read(with(compressed(), "/anything", nullptr)).quant_algo, "NVFP4");
 }
 
 TEST(QuantisationKeys, ToolsThatContradictEachOther) {
@@ -217,6 +297,7 @@ TEST(QuantisationKeys, ModelOptsKeys) {
       {"config_groups",
        {{"group_0",
          {{"weights", {{"dynamic", false}, {"num_bits", 4}, {"type", "float"}, {"group_size", 16}}},
+          {"input_activations", {{"dynamic", false}, {"num_bits", 4}, {"type", "float"}, {"group_size", 16}}},
           {"targets", {"Linear"}}}}}}};
   EXPECT_EQ(read(base).quant_algo, "NVFP4");
   EXPECT_NO_THROW(read(with(base, "/has_zero_point", false)));
@@ -229,11 +310,23 @@ TEST(QuantisationKeys, ModelOptsKeys) {
       AllOf(HasSubstr("config_groups.group_0.weights: num_bits is 8"), HasSubstr("quant_algo is NVFP4")));
   EXPECT_THAT(refused(with(base, "/config_groups/group_0/weights/type", "int"), ErrorKind::checkpoint),
               HasSubstr("type is 'int'"));
-  const json inputs =
-      with(base, "/config_groups/group_0/input_activations", {{"num_bits", 4}, {"dynamic", false}});
-  EXPECT_NO_THROW(read(inputs));
-  EXPECT_THAT(refused(with(inputs, "/quant_algo", "W4A16_NVFP4"), ErrorKind::checkpoint),
+  EXPECT_THAT(refused(with(base, "/quant_algo", "W4A16_NVFP4"), ErrorKind::checkpoint),
               AllOf(HasSubstr("input_activations is {"), HasSubstr("quant_algo is W4A16_NVFP4")));
+  json weights = base;
+  weights["config_groups"]["group_0"].erase("input_activations");
+  EXPECT_THAT(refused(weights, ErrorKind::checkpoint),
+              HasSubstr("input_activations is absent, but quant_algo is NVFP4"));
+  EXPECT_EQ(read(with(weights, "/quant_algo", "W4A16_NVFP4")).quant_algo, "W4A16_NVFP4");
+  EXPECT_THAT(
+      refused(with(base, "/config_groups/group_0/targets", {"re:.*self_attn.*"}), ErrorKind::checkpoint),
+      AllOf(HasSubstr("config_groups.group_0: targets is ["), HasSubstr("wanted Linear")));
+  EXPECT_THAT(refused(with(base, "/config_groups/group_0/output_activations", {{"num_bits", 4}})),
+              HasSubstr("output_activations is {"));
+  EXPECT_THAT(refused(with(base, "/config_groups/group_0/weights/scale_dtype", "ue8m0")),
+              HasSubstr("scale_dtype is \"ue8m0\""));
+  EXPECT_THAT(refused(with(base, "/quantized_layers", {{"a", {{"quant_algo", "W4A16_NVFP4"}}}}),
+                      ErrorKind::checkpoint),
+              AllOf(HasSubstr("quantized_layers is {"), HasSubstr("wanted MIXED_PRECISION")));
 }
 
 TEST(QuantisationKeys, PatternsAreNamedWithFileAndKey) {

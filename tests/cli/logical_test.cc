@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "kerf/checkpoint/export_facts.h"
 #include "kerf/checkpoint/safetensors.h"
 #include "tests/cli/exports.h"
 #include "tests/support/dialects.h"
@@ -78,6 +79,32 @@ INSTANTIATE_TEST_SUITE_P(
                     Back{"PerExpertPaddedTp2", false, {"--ranks", "2", "--pad", "--expert-tp"}},
                     Back{"PerExpertUnevenTp2", false, {"--ranks", "2", "--pad", "--uneven", "--expert-tp"}}),
     [](const auto& i) { return std::string(i.param.label); });
+
+// A bit that turned in any tensor of any rank's file, of experts or beside them, is found before it is
+// written back.
+TEST(ExportCommand, LogicalComparesEveryDigest) {
+  const TempDir dir;
+  const fs::path out = dir.path() / "ranks";
+  ASSERT_EQ(exported(model(), out, {"--ranks", "2", "--expert-tp"}).code, 0);
+  for (int rank = 0; rank < 2; ++rank) {
+    const fs::path file = out / checkpoint::export_file_name(rank, 2);
+    const std::string sound = read_text(file);
+    std::vector<std::pair<std::string, std::int64_t>> tensors;
+    const auto opened = checkpoint::SafetensorsFile::open(file);
+    for (const auto& [name, entry] : opened.header().tensors)
+      if (!name.starts_with("kerf.") && name.find("layers.0.") != std::string::npos)
+        tensors.emplace_back(name, entry.begin);
+    ASSERT_GE(tensors.size(), 8U);
+    for (const auto& [name, begin] : tensors) {
+      std::string spoilt = sound;
+      spoilt[static_cast<std::size_t>(begin) + 2] ^= 0x40;
+      std::ofstream(file, std::ios::binary) << spoilt;
+      expect_refusal(exported(out.string(), dir.path() / "back", {"--to", "logical"}), 3, {"damaged", name});
+    }
+    std::ofstream(file, std::ios::binary) << sound;
+  }
+  EXPECT_EQ(exported(out.string(), dir.path() / "back", {"--to", "logical"}).code, 0);
+}
 
 TEST(ExportCommand, LogicalIsModelOptsInConfigToo) {
   const TempDir dir;

@@ -73,8 +73,8 @@ class Layer : public MoeLayer {
   [[nodiscard]] virtual const Located* located(Projection projection, Part part, std::int64_t e) const = 0;
   // The tensor that holds (or should hold) it, as messages name it.
   [[nodiscard]] virtual std::string tensor_name(Projection projection, Part part, std::int64_t e) const = 0;
-  // The row of that tensor at which the expert's projection begins.
-  [[nodiscard]] virtual std::int64_t first_row(Projection projection) const = 0;
+  // The row (of an expert's matrix in that tensor, as [out, in]) that the projection's row `row` is.
+  [[nodiscard]] virtual std::int64_t file_row(Projection projection, std::int64_t row) const = 0;
 
   [[nodiscard]] const LayerSource& source() const { return source_; }
   [[nodiscard]] const Located* find_full(std::string_view name) const { return source_.table->find(name); }
