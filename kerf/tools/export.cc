@@ -15,6 +15,7 @@
 #include "kerf/decode/source_digest.h"
 #include "kerf/decode/start_facts.h"
 #include "kerf/tools/internal/claim.h"
+#include "kerf/tools/internal/holding.h"
 
 namespace kerf::tools {
 
@@ -93,21 +94,9 @@ std::vector<float> table_of(const std::vector<float>& gate, const std::vector<fl
   return out;
 }
 
-// What one rank holds, as sizes.
-struct Holding {
-  layout::ExpertsShape nvfp4, bf16;
-};
-
-Holding holding(const ExportFacts& facts, const checkpoint::ModelConfig& config) {
-  const auto& p = facts.placement;
-  return {{config.experts / (p.tp > 1 ? p.ep : p.ranks), config.hidden,
-           facts.width > 0 ? layout::slice_of(facts.width, p.tp, facts.rank % p.tp).width : 0},
-          {config.experts / p.ranks, config.hidden, facts.bf16_width}};
-}
-
 // The tensors of one layer in the file, in order.
 std::vector<NamedShape> tensors_of(const checkpoint::MoeLayer& layer, const ExportedLayer& facts,
-                                   const Holding& held, std::int64_t experts) {
+                                   const internal::Holding& held, std::int64_t experts) {
   std::vector<NamedShape> out;
   const auto weights = [&](const auto& list) {
     for (const layout::WeightTensor& w : list)
@@ -211,8 +200,8 @@ ExportReport export_experts(const checkpoint::Checkpoint& from, const fs::path& 
   comm::agreed(rank.group, "opening the files", [&] {
     std::vector<NamedShape> tensors;
     for (std::size_t i = 0; i < layers.size(); ++i)
-      for (NamedShape& t :
-           tensors_of(from.layer(layers[i]), facts.layers[i], holding(facts, config), config.experts)) {
+      for (NamedShape& t : tensors_of(from.layer(layers[i]), facts.layers[i],
+                                      internal::holding(facts, config), config.experts)) {
         bytes += tensor::bytes_of(t.dtype, t.shape);
         tensors.push_back(std::move(t));
       }

@@ -13,6 +13,7 @@
 #include "kerf/tensor/storage.h"
 #include "kerf/tools/export.h"
 #include "kerf/tools/internal/claim.h"
+#include "kerf/tools/internal/holding.h"
 #include "kerf/tools/internal/logical_tensors.h"
 
 namespace kerf::tools {
@@ -58,13 +59,12 @@ std::span<const std::byte> expert_of(const Bytes& all, std::int64_t e, std::int6
 
 void restore_nvfp4(const ExportFile& file, const std::string& prefix, const checkpoint::ModelConfig& config,
                    const Workers& workers, Logical& out) {
-  const auto& facts = file.facts();
-  const auto& p = facts.placement;
-  const layout::Slice slice = layout::slice_of(facts.width, p.tp, facts.rank % p.tp);
-  const std::int64_t n = config.experts / (p.tp > 1 ? p.ep : p.ranks);
-  const std::int64_t first = n * (p.tp > 1 ? facts.rank / p.tp : facts.rank);
+  const internal::Holding held = internal::holding(file.facts(), config);
+  const layout::Slice slice = held.slice;
+  const std::int64_t n = held.nvfp4.experts;
+  const std::int64_t first = held.first_nvfp4;
   std::array<Bytes, 4> t;
-  const auto wanted = layout::nvfp4_weights({n, config.hidden, slice.width});
+  const auto wanted = layout::nvfp4_weights(held.nvfp4);
   for (std::size_t i = 0; i < t.size(); ++i)
     t[i] = read_tensor(file, prefix + wanted[i].name, wanted[i].dtype, wanted[i].shape, workers);
   const auto w = static_cast<std::size_t>(slice.width);
@@ -84,10 +84,10 @@ void restore_nvfp4(const ExportFile& file, const std::string& prefix, const chec
 
 void restore_bf16(const ExportFile& file, const std::string& prefix, const checkpoint::ModelConfig& config,
                   const Workers& workers, Logical& out) {
-  const auto& facts = file.facts();
-  const std::int64_t width = facts.bf16_width;
-  const std::int64_t n = config.experts / facts.placement.ranks;
-  const auto wanted = layout::bf16_weights({n, config.hidden, width});
+  const internal::Holding held = internal::holding(file.facts(), config);
+  const std::int64_t width = held.bf16.intermediate;
+  const std::int64_t n = held.bf16.experts;
+  const auto wanted = layout::bf16_weights(held.bf16);
   const Bytes w13 = read_tensor(file, prefix + wanted[0].name, wanted[0].dtype, wanted[0].shape, workers);
   const Bytes w2 = read_tensor(file, prefix + wanted[1].name, wanted[1].dtype, wanted[1].shape, workers);
   const auto size = static_cast<std::size_t>(width * config.hidden * 2);
@@ -98,7 +98,7 @@ void restore_bf16(const ExportFile& file, const std::string& prefix, const check
     Bytes down(size);
     layout::restore(layout::ConvertedBf16<const std::byte>{expert_of(w13, e, n), expert_of(w2, e, n)},
                     config.hidden, width, layout::LogicalBf16<std::byte>{gate, up, down});
-    out.weights.place(n * facts.rank + e, 0, width, gate, up, down);
+    out.weights.place(held.first_bf16 + e, 0, width, gate, up, down);
   });
 }
 

@@ -11,6 +11,7 @@
 #include "kerf/checkpoint/export_file.h"
 #include "kerf/decode/scalars.h"
 #include "kerf/decode/source_digest.h"
+#include "kerf/tools/internal/holding.h"
 
 namespace kerf::tools {
 
@@ -85,6 +86,12 @@ VerifyReport verify_export(const checkpoint::Checkpoint& from, const Workers* wo
         if (name == checkpoint::exported_digests || name == checkpoint::exported_ranks) continue;
         finding([&] { file.exported()->check(name, *workers); });
         report.bytes_checked += entry.end - entry.begin;
+      }
+      for (const checkpoint::ExportedLayer& layer : file.exported()->facts().layers) {
+        if (workers == nullptr) break;
+        finding([&] {
+          internal::check_exported_experts(*file.exported(), layer, file.config(), *workers, report.faults);
+        });
       }
       for (const std::int64_t index : file.moe_layers()) {
         const MoeLayer& layer = file.layer(index);
