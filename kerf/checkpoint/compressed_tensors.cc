@@ -128,12 +128,7 @@ Quantisation read_compressed_tensors(const Keys& keys) {
   out.said_in = keys.file();
   out.tool = compressed_tensors_tool;
   refuse_transforms(keys);
-  for (const json* object : keys.objects())
-    for (const auto& [key, value] : object->items())
-      if (std::find(kKnown.begin(), kKnown.end(), key) == kKnown.end() && !value.is_null() &&
-          value != json(false) && !(value.is_structured() && value.empty()))
-        fail(ErrorKind::unsupported, "{}: {} is {}: kerf does not know this key of a quantisation",
-             keys.file(), shown(key), got(value));
+  refuse_other_keys(keys, kKnown);
   const json* groups = keys.find("config_groups");
   if (groups == nullptr || !groups->is_object() || groups->empty())
     fail(ErrorKind::checkpoint, "{}: no config_groups, wanted an object", keys.file());

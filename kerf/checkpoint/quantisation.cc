@@ -20,16 +20,8 @@ constexpr auto kBeside = std::to_array<std::string_view>(
     {"quant_method", "quant_algo", "group_size", "exclude_modules", "ignore", "quantized_layers",
      "config_groups", "kv_cache_quant_algo", "kv_cache_scheme", "producer", "version"});
 
-// ModelOpt's other algorithms have scales of inputs, zero points, low-rank parts. A key that is not known is
-// refused unless it says no.
-void refuse_unknown_keys(const Keys& keys) {
-  for (const json* object : keys.objects())
-    for (const auto& [key, value] : object->items())
-      if (std::find(kBeside.begin(), kBeside.end(), key) == kBeside.end() && !value.is_null() &&
-          value != json(false) && !(value.is_structured() && value.empty()))
-        fail(ErrorKind::unsupported, "{}: {} is {}: kerf does not know this key of a quantisation",
-             keys.file(), shown(key), got(value));
-}
+// ModelOpt's other algorithms have scales of inputs, zero points, low-rank parts.
+void refuse_unknown_keys(const Keys& keys) { refuse_other_keys(keys, kBeside); }
 
 void take_group_size(const Keys& keys, Quantisation& out) {
   out.group_size = keys.integer("group_size", 0).value_or(out.group_size);
@@ -58,14 +50,8 @@ void read_quantised_layers(const Keys& keys, Quantisation& out) {
 // ModelOpt's groups repeat what quant_algo says of all; where they say something else, nobody knows which
 // counts.
 void compare_group(const Keys& group, Quantisation& out) {
-  const auto known = [](const Keys& keys, std::initializer_list<std::string_view> names) {
-    for (const json* object : keys.objects())
-      for (const auto& [key, value] : object->items())
-        if (std::find(names.begin(), names.end(), key) == names.end() && !value.is_null())
-          fail(ErrorKind::unsupported, "{}: {} is {}: kerf does not know this key of a quantisation",
-               keys.file(), shown(key), got(value));
-  };
-  known(group, {"weights", "input_activations", "targets", "format"});
+  refuse_other_keys(
+      group, std::to_array<std::string_view>({"weights", "input_activations", "targets", "format"}), true);
   if (const std::vector<std::string> targets = group.strings("targets");
       !targets.empty() && targets != std::vector<std::string>{"Linear"})
     fail(ErrorKind::checkpoint, "{}: targets is {}, but quant_algo is {} for all: wanted Linear",
@@ -78,7 +64,8 @@ void compare_group(const Keys& group, Quantisation& out) {
     const json* value = group.find(part);
     if (value == nullptr) continue;
     const Keys keys(fmt::format("{}.{}", group.file(), part), *value);
-    known(keys, {"dynamic", "num_bits", "type", "group_size"});
+    refuse_other_keys(keys, std::to_array<std::string_view>({"dynamic", "num_bits", "type", "group_size"}),
+                      true);
     take_group_size(keys, out);
     if (const auto bits = keys.integer("num_bits", 1); bits && *bits != 4)
       fail(ErrorKind::checkpoint, "{}: num_bits is {}, but quant_algo is {}: wanted 4", keys.file(), *bits,
@@ -124,6 +111,15 @@ Quantisation read_algo(const Keys& keys) {
 }
 
 }  // namespace
+
+void refuse_other_keys(const Keys& keys, std::span<const std::string_view> known, bool described) {
+  for (const json* object : keys.objects())
+    for (const auto& [key, value] : object->items())
+      if (std::find(known.begin(), known.end(), key) == known.end() && !value.is_null() &&
+          (described || (value != json(false) && !(value.is_structured() && value.empty()))))
+        fail(ErrorKind::unsupported, "{}: {} is {}: kerf does not know this key of a quantisation",
+             keys.file(), shown(key), got(value));
+}
 
 bool is_nvfp4(std::string_view algo) { return algo == "NVFP4" || algo == "W4A16_NVFP4"; }
 

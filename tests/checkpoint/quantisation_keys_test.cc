@@ -324,6 +324,8 @@ TEST(QuantisationKeys, ModelOptsKeys) {
               HasSubstr("output_activations is {"));
   EXPECT_THAT(refused(with(base, "/config_groups/group_0/weights/scale_dtype", "ue8m0")),
               HasSubstr("scale_dtype is \"ue8m0\""));
+  EXPECT_THAT(refused(with(base, "/config_groups/group_0/weights/symmetric", false)),
+              HasSubstr("weights: symmetric is false"));
   EXPECT_THAT(refused(with(base, "/quantized_layers", {{"a", {{"quant_algo", "W4A16_NVFP4"}}}}),
                       ErrorKind::checkpoint),
               AllOf(HasSubstr("quantized_layers is {"), HasSubstr("wanted MIXED_PRECISION")));

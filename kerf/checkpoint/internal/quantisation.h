@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,9 @@ inline constexpr std::string_view compressed_tensors_tool = "compressed-tensors"
 
 inline constexpr std::string_view mixed_precision = "MIXED_PRECISION";
 
+// Error{unsupported} with file, key and value for a key that is none of these: null is no value, and false or
+// nothing in it is none of a whole. In a description of values (`described`) it may well be one.
+void refuse_other_keys(const Keys& keys, std::span<const std::string_view> known, bool described = false);
 // "NVFP4" and "W4A16_NVFP4".
 bool is_nvfp4(std::string_view algo);
 // hf_quant_config.json's object `quantization`.
