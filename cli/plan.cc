@@ -53,11 +53,13 @@ Model read(const std::string& path, const Options& o, const Context& context) {
   if (checkpoint::exported_ranks_in(path) > 0) {
     const auto ckpt = checkpoint::Checkpoint::open(path);
     const checkpoint::ModelConfig& c = ckpt.config();
+    for (const std::string& note : checkpoint::notes_of(c)) context.log.info(note);
     Model model{c.experts, c.hidden, c.intermediate, c.top_k, 0, 0, c.post_norm.has_value()};
     count_layers(ckpt, model);
     return model;
   }
   const checkpoint::ModelConfig config = checkpoint::read_config_at(path);
+  for (const std::string& note : checkpoint::notes_of(config)) context.log.info(note);
   Model model{
       config.experts, config.hidden, config.intermediate, config.top_k, 0, 0, config.post_norm.has_value()};
   if (holds_weights(path)) {

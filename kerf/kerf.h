@@ -19,6 +19,7 @@
 #include "kerf/checkpoint/digest.h"
 #include "kerf/checkpoint/export_facts.h"
 #include "kerf/checkpoint/export_file.h"
+#include "kerf/checkpoint/export_values.h"
 #include "kerf/checkpoint/faults.h"
 #include "kerf/checkpoint/fingerprint.h"
 #include "kerf/checkpoint/safetensors.h"

@@ -25,11 +25,6 @@ Slots slots_of(const LayerSource& s) {
            {post_proj_name, {s.model_hidden, s.hidden}, false, "projection weight that is not finite"}}};
 }
 
-// A bias that a router adds to its logits, which the block does not.
-constexpr std::array<std::string_view, 5> kRouterBiases = {"mlp.gate.bias", "mlp.router.bias",
-                                                           "block_sparse_moe.gate.bias",
-                                                           "feed_forward.router.bias", "mixer.gate.bias"};
-
 const char* dtypes(const Slot& slot) { return slot.f32 ? "F32 or BF16" : "BF16"; }
 
 bool usable(const Slot& slot, const TensorEntry& entry) {
@@ -46,12 +41,7 @@ std::string got_and_wanted(const Slot& slot, const TensorEntry& entry, const Lay
 }  // namespace
 
 BlockFiles Layer::block(bool pool) const {
-  for (const std::string_view suffix : kRouterBiases) {
-    const std::string name = full_name(suffix);
-    if (const Located* located = find_full(name))
-      fail(ErrorKind::unsupported, "{}: the block around the experts has no bias of the router's logits",
-           where(name, *located));
-  }
+  if (!no_block().empty()) fail(ErrorKind::unsupported, "layer {}: {}", index(), no_block());
   const Slots slots = slots_of(source());
   const auto file = [&](const Slot& slot) {
     const std::string name = full_name(slot.suffix);

@@ -51,6 +51,7 @@ struct Outline {
   std::string_view root;
   internal::Dialects dialects = 0;  // those that its names may all be in
   std::string_view first;           // one of its names, for messages
+  std::string no_block;             // MoeLayer::no_block()
 };
 
 // A tensor below the experts that kerf does not know, as a refusal.
@@ -101,6 +102,7 @@ std::map<std::int64_t, Outline> outline(const std::filesystem::path& directory,
                                         std::vector<std::string>& notes, Faults& faults) {
   std::map<std::int64_t, Outline> layers;
   std::map<std::int64_t, std::string_view> beyond;
+  std::map<std::int64_t, std::string> no_block;
   std::set<std::string_view> odd;
   for (const internal::Located& located : table.all()) {
     const std::string_view name = table.name(located);
@@ -110,6 +112,10 @@ std::map<std::int64_t, Outline> outline(const std::filesystem::path& directory,
       continue;
     }
     const internal::ExpertName expert = internal::parse_expert_name(layer->rest);
+    if (const std::string_view what = internal::beyond_block(layer->rest); !what.empty())
+      no_block.try_emplace(layer->layer,
+                           fmt::format("{} in {}: kerf's block around the experts does not compute {}",
+                                       shown(name), table.file(located), what));
     if (expert.naming == ExpertNaming::none || expert.naming == ExpertNaming::post_norm) continue;
     if (layer->layer >= config.layers) {
       beyond.try_emplace(layer->layer, name);
@@ -122,7 +128,7 @@ std::map<std::int64_t, Outline> outline(const std::filesystem::path& directory,
            "layer {}: {} in {}: got expert {}, wanted {} experts, 0 to {} (config.json)", layer->layer,
            shown(name), file, expert.expert, config.experts, config.experts - 1);
     Outline& known =
-        layers.try_emplace(layer->layer, Outline{layer->prefix, expert.root, expert.dialects, name})
+        layers.try_emplace(layer->layer, Outline{layer->prefix, expert.root, expert.dialects, name, {}})
             .first->second;
     known.dialects &= expert.dialects;
     if (known.prefix != layer->prefix || known.root != expert.root || known.dialects == 0)
@@ -135,6 +141,8 @@ std::map<std::int64_t, Outline> outline(const std::filesystem::path& directory,
          "model.layers.0.mlp.experts.gate_up_proj",
          directory.string());
   tell_layers_beyond(beyond, table, config, notes, faults);
+  for (auto& [layer, why] : no_block)
+    if (const auto found = layers.find(layer); found != layers.end()) found->second.no_block = std::move(why);
   return layers;
 }
 
@@ -260,6 +268,7 @@ Checkpoint Checkpoint::open_carried(const std::filesystem::path& name, const Car
 // From configs and headers to layers.
 Checkpoint Checkpoint::make(const std::shared_ptr<State>& state) {
   const ModelConfig& config = state->config;
+  for (std::string& note : notes_of(config)) state->notes.push_back(std::move(note));
   state->list_shards();
   std::vector<std::int64_t> weight_only;
   std::vector<std::int64_t> unused_inputs;
@@ -278,11 +287,20 @@ Checkpoint Checkpoint::make(const std::shared_ptr<State>& state) {
                                  config.intermediate,
                                  config.model_hidden,
                                  {}};
+    source.no_block = found.no_block;
     const Dialect& dialect = *source.dialect;
     const std::string algo = algo_of(source, quantised);
     // One algorithm for all that is not excluded is that of an excluded layer that is quantised.
     const bool one = config.quant_algo != internal::mixed_precision && config.quantised_modules.empty();
     source.quant_algo = algo.empty() && one ? config.quant_algo : algo;
+    if (!config.quant_algo.empty())
+      source.no_algo_by = fmt::format(
+          "{} does not say how they are quantised: {}, and its quant_algo ({}) is not one for all",
+          config.quant_said_in,
+          config.excluded_modules.empty()
+              ? std::string("no entry names them")
+              : fmt::format("{} leaves them out, or no entry names them", config.excluded_by),
+          config.quant_algo);
     auto layer = source.dialect->stacked ? internal::make_stacked_layer(std::move(source))
                                          : internal::make_per_expert_layer(std::move(source));
     const bool nvfp4 = layer->kind() == ExpertKind::nvfp4;
@@ -344,6 +362,7 @@ Checkpoint Checkpoint::open_exported(const std::filesystem::path& directory, std
   const ExportFacts& facts = state->exported->facts();
   state->config = config_of(facts.configs, path);
   const ModelConfig& config = state->config;
+  state->notes = notes_of(config);
   state->table = std::make_unique<internal::TensorTable>(path);
   state->fingerprint = fingerprint_of(facts.configs, state->table->files(), state->table->headers());
   state->list_shards();
@@ -351,10 +370,11 @@ Checkpoint Checkpoint::open_exported(const std::filesystem::path& directory, std
     if (layer.index >= config.layers)
       fail(ErrorKind::checkpoint, "{}: layer {} of a model of {} layers", path.string(), layer.index,
            config.layers);
-    const internal::LayerSource source{
+    internal::LayerSource source{
         state->table.get(), layer.index,   layer.prefix,        "mlp.experts.",      nullptr,
         config.experts,     config.hidden, config.intermediate, config.model_hidden, config.quant_algo};
-    state->layers.emplace(layer.index, internal::make_exported_layer(source, layer));
+    source.no_block = layer.no_block;
+    state->layers.emplace(layer.index, internal::make_exported_layer(std::move(source), layer));
     state->moe_layers.push_back(layer.index);
   }
   settle_config(state->layers, state->config);
@@ -477,8 +497,8 @@ const MoeLayer& Checkpoint::layer(std::int64_t index) const {
 void check_selection_bias(const ModelConfig& config, const MoeLayer& layer, Faults& faults) {
   if (!config.router.selection_bias || layer.stored(selection_bias_name)) return;
   faults.add("missing selection bias",
-             fmt::format("layer {}, {}{}, wanted F32 or BF16 [{}], by which this model's router chooses",
-                         layer.index(), layer.prefix(), selection_bias_name, config.experts));
+             fmt::format("layer {}, {}, wanted F32 or BF16 [{}], by which this model's router chooses",
+                         layer.index(), layer.full_name(selection_bias_name), config.experts));
 }
 
 std::vector<std::string> notes_of(const LayerScales& scales) {

@@ -102,8 +102,12 @@ class MoeLayer {
   // and the router's selection bias, where the layer has them. Values that are not finite are faults. Both
   // kinds.
   virtual void scan_extras(Faults& faults) const = 0;
+  // Why kerf computes no block around these experts: the tensor that says so, as messages name it. Empty
+  // where nothing does. Router biases and shared experts, which need no key in any configuration.
+  [[nodiscard]] virtual const std::string& no_block() const = 0;
   // The block's tensors, with those of a pool where one is asked for; Error{checkpoint} with layer, tensor,
-  // file, got and wanted where one is missing or something else. Values are not looked at.
+  // file, got and wanted where one is missing or something else, Error{unsupported} for no_block(). Values
+  // are not looked at.
   [[nodiscard]] virtual BlockFiles block(bool pool) const = 0;
   // From headers alone: of the block's tensors that are there, those that cannot be used are faults.
   virtual void check_block(Faults& faults) const = 0;

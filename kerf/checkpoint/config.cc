@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string>
 
 #include "kerf/base/file.h"
@@ -193,7 +194,7 @@ ModelConfig model_config_of(const std::string& text, const std::filesystem::path
   out.swiglu = swiglu_of(keys, family, out.activation == "swigluoai");
   out.activation = "silu";
   out.router = internal::read_router(keys, family, out.experts, out.top_k);
-  internal::refuse_unknown_keys(keys, family);
+  out.unknown_keys = internal::judge_keys(keys, family);
   read_norms(keys, family, out);
   apply(internal::read_quantisation_config(keys), out);
   return out;
@@ -273,6 +274,18 @@ ModelConfig read_config_at(const std::filesystem::path& path) {
   if (standard && std::filesystem::exists(std::filesystem::symlink_status(quantised, ignored)))
     return read_config(directory.empty() ? "." : directory);
   return read_model_config(path);
+}
+
+std::vector<std::string> notes_of(const ModelConfig& config) {
+  constexpr std::size_t most = 8;
+  const std::vector<std::string>& unknown = config.unknown_keys;
+  if (unknown.empty()) return {};
+  const std::span<const std::string> first(unknown.data(), std::min(most, unknown.size()));
+  return {
+      fmt::format("config.json: {} key{} that kerf does not know, taken to say nothing of routed experts: "
+                  "{}{}",
+                  unknown.size(), unknown.size() == 1 ? "" : "s", fmt::join(first, ", "),
+                  unknown.size() > most ? ", ..." : "")};
 }
 
 std::int64_t routed_layers(const ModelConfig& config) {

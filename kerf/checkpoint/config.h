@@ -96,6 +96,8 @@ struct ModelConfig {
   std::optional<PostNormConfig> post_norm;
   std::optional<PoolConfig> pool;
   std::int64_t shared_experts = 0;  // experts that every token takes; kerf computes none of them
+  // Keys of config.json that kerf knows nothing about and reads nothing from, each as "key is value".
+  std::vector<std::string> unknown_keys;
   // "NVFP4", "W4A16_NVFP4", "MIXED_PRECISION" (quantised_modules says more), or empty where nothing is
   // quantised.
   std::string quant_algo;
@@ -128,6 +130,9 @@ ModelConfig read_model_config(const std::filesystem::path& path);
 // The one or the other: both files where `path` is a directory, or a config.json beside a
 // hf_quant_config.json; else the file alone.
 ModelConfig read_config_at(const std::filesystem::path& path);
+
+// What is worth saying about a configuration that is read: its unknown keys, as one line.
+std::vector<std::string> notes_of(const ModelConfig& config);
 
 // How many layers have routed experts by the config: all of them where it does not say.
 std::int64_t routed_layers(const ModelConfig& config);

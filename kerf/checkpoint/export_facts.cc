@@ -52,6 +52,12 @@ class Object {
     if (!at(key).is_string()) wrong(key, "text");
     return at(key).get<std::string>();
   }
+  // A part of tensors' names, which messages show as it is.
+  [[nodiscard]] std::string name(const char* key) const {
+    std::string out = text(key);
+    if (printable(out) != out) wrong(key, "letters, digits and the like");
+    return out;
+  }
   [[nodiscard]] bool flag(const char* key) const {
     if (!at(key).is_boolean()) wrong(key, "true or false");
     return at(key).get<bool>();
@@ -76,7 +82,8 @@ json json_of(const ExportedLayer& layer) {
           {"codes", tensor::name(layer.codes)},
           {"names", layer.names},
           {"input_scales", layer.has_inputs},
-          {"scale_shapes", std::move(shapes)}};
+          {"scale_shapes", std::move(shapes)},
+          {"no_block", layer.no_block}};
 }
 
 json json_of(const SourceFile& file) {
@@ -96,8 +103,8 @@ ExportedLayer layer_of(const json& value, const std::string& file) {
   const std::string kind = o.text("kind");
   if (kind != "nvfp4" && kind != "bf16") o.wrong("kind", "nvfp4 or bf16");
   out.kind = kind == "nvfp4" ? ExpertKind::nvfp4 : ExpertKind::bf16;
-  out.prefix = o.text("prefix");
-  out.root = o.text("root");
+  out.prefix = o.name("prefix");
+  out.root = o.name("root");
   out.dialect = o.text("dialect");
   const auto all = dialects();
   if (std::none_of(all.begin(), all.end(), [&](const Dialect& d) { return d.name == out.dialect; }))
@@ -107,10 +114,12 @@ ExportedLayer layer_of(const json& value, const std::string& file) {
   out.codes = codes == "U8" ? tensor::Dtype::u8 : tensor::Dtype::f4;
   if (!o.at("names").is_object()) o.wrong("names", "an object");
   for (const auto& [name, other] : o.at("names").items()) {
-    if (!other.is_string()) o.wrong("names", "names of tensors");
+    if (!other.is_string() || printable(other.get<std::string>()) != other.get<std::string>())
+      o.wrong("names", "names of tensors");
     out.names.emplace(name, other.get<std::string>());
   }
   out.has_inputs = o.flag("input_scales");
+  out.no_block = o.name("no_block");
   if (!o.at("scale_shapes").is_object()) o.wrong("scale_shapes", "an object");
   for (const auto& [name, dims] : o.at("scale_shapes").items()) {
     std::vector<std::int64_t> numbers;

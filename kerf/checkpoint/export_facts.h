@@ -19,7 +19,7 @@
 namespace kerf::checkpoint {
 
 // Of the files: counted up with every change that an older reader would misread.
-inline constexpr std::int64_t export_format = 3;
+inline constexpr std::int64_t export_format = 4;
 // Of the bytes of experts in them.
 inline constexpr std::string_view export_layout = "trtllm-gen-1";
 
@@ -55,6 +55,7 @@ struct ExportedLayer {
   // What the source calls the tensors beside the experts, where it is another name than here: both below the
   // prefix.
   std::map<std::string, std::string> names;
+  std::string no_block;  // MoeLayer::no_block() of the source
 
   friend bool operator==(const ExportedLayer&, const ExportedLayer&) = default;
 };

@@ -128,17 +128,20 @@ void ExportFile::check(std::string_view name, const Digest& got) const {
          shown(name), text_of(got), text_of(wanted));
 }
 
-void ExportFile::check(std::string_view name, const Workers& workers) const {
+void ExportFile::check(std::string_view name, const Workers& workers, ExportedValues* values) const {
   const TensorEntry at = entry(name);
   check(name,
-        digest_of(Pieces(at.dtype, at.shape), workers,
-                  [&](std::int64_t begin, std::span<std::byte> to) { reader_->read(at.begin + begin, to); }));
+        digest_of(Pieces(at.dtype, at.shape), workers, [&](std::int64_t begin, std::span<std::byte> to) {
+          reader_->read(at.begin + begin, to);
+          if (values != nullptr) values->look(begin, to);
+        }));
 }
 
 ExportReader::ExportReader(const ExportFile& file, std::string name)
     : file_(file),
       name_(std::move(name)),
       entry_(file.entry(name_)),
+      values_(entry_),
       pieces_(entry_.dtype, entry_.shape),
       digests_(static_cast<std::size_t>(pieces_.count())) {}
 
@@ -161,6 +164,7 @@ void ExportReader::read(std::int64_t first, std::int64_t count, std::span<std::b
         to.subspan(static_cast<std::size_t>(range.begin - from), static_cast<std::size_t>(range.bytes));
     file_.reader_->read(entry_.begin + range.begin, part);
     digests_[static_cast<std::size_t>(piece)] = digest_of(part);  // while it is in the cache
+    values_.look(range.begin, part);
   });
 }
 
@@ -169,6 +173,10 @@ void ExportReader::read(std::span<std::byte> to, const Workers& workers) {
 }
 
 void ExportReader::finish() const { file_.check(name_, digest_of(std::span<const Digest>(digests_))); }
+
+void ExportReader::report(std::int64_t layer, std::int64_t first_expert, Faults& faults) const {
+  values_.report({layer, name_, first_expert, file_.path().filename().string()}, faults);
+}
 
 ExportWriter::ExportWriter(const std::filesystem::path& directory, const ExportFacts& facts,
                            std::vector<NamedShape> tensors)

@@ -15,6 +15,7 @@
 #include "kerf/base/threads.h"
 #include "kerf/checkpoint/digest.h"
 #include "kerf/checkpoint/export_facts.h"
+#include "kerf/checkpoint/export_values.h"
 #include "kerf/checkpoint/reading.h"
 #include "kerf/checkpoint/safetensors.h"
 
@@ -46,8 +47,8 @@ class ExportFile {
   // The digest that the tensor must have; Error{checkpoint} that names file, tensor and both digests where
   // `got` is another.
   void check(std::string_view name, const Digest& got) const;
-  // Reads a tensor and checks it, without keeping it.
-  void check(std::string_view name, const Workers& workers) const;
+  // Reads a tensor and checks it, without keeping it; `values`, where given, looks at all of it.
+  void check(std::string_view name, const Workers& workers, ExportedValues* values = nullptr) const;
 
  private:
   friend class ExportReader;
@@ -67,11 +68,14 @@ class ExportReader {
   void read(std::int64_t first, std::int64_t count, std::span<std::byte> to, const Workers& workers);
   void read(std::span<std::byte> to, const Workers& workers);
   void finish() const;
+  // Values among those that were read that can be none.
+  void report(std::int64_t layer, std::int64_t first_expert, Faults& faults) const;
 
  private:
   const ExportFile& file_;
   std::string name_;
   TensorEntry entry_;
+  ExportedValues values_;
   Pieces pieces_;
   std::vector<Digest> digests_;
 };

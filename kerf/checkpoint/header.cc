@@ -30,7 +30,10 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
 
   bool null() override { return scalar("null"); }
   bool boolean(bool value) override { return scalar(value ? "true" : "false"); }
-  bool number_integer(number_integer_t value) override { return scalar(fmt::format("{}", value)); }
+  // Negative ones; of those "-0" has the value 0.
+  bool number_integer(number_integer_t value) override {
+    return scalar(value == 0 ? "-0" : fmt::format("{}", value));
+  }
   bool number_float(number_float_t /*value*/, const string_t& text) override { return scalar(shown(text)); }
   bool binary(binary_t& /*value*/) override { return scalar("binary"); }
 

@@ -7,6 +7,7 @@
 
 #include "kerf/base/file.h"
 #include "kerf/base/format.h"
+#include "kerf/checkpoint/internal/other_keys.h"
 #include "kerf/checkpoint/internal/routing_keys.h"
 #include "kerf/checkpoint/internal/size_keys.h"
 
@@ -22,13 +23,38 @@ constexpr auto kWords = std::to_array<std::string_view>(
      "geglu",  "scoring",    "score_func", "renorm",   "hidden_act", "act_fn",   "glu_",
      "_glu",   "activation", "route_",     "mlp_bias", "n_group",    "gate_act", "gating"});
 
+// The same, but for what sounds of other parts ("attn_output_gate_type").
+constexpr auto kVagueWords = std::to_array<std::string_view>(
+    {"clamp", "sigmoid", "mlp_type", "gate_type", "ffn_type", "mlp_act", "ffn_act"});
+
 // Read by the readers of sizes and layers, each with a meaning or a refusal of its own; besides those of
 // router_key_names() and size_key_names().
-constexpr auto kRead = std::to_array<std::string_view>(
-    {"moe_hidden_size", "moe_layer_freq", "is_moe_layer", "moe_layers", "moe_layers_enum",
-     "moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval", "interleave_moe_layer_step",
-     "expert_layer_period", "expert_layer_offset", "hidden_act", "hidden_activation", "mlp_hidden_act",
-     "activation_function", "swiglu_alpha", "swiglu_beta", "swiglu_limit", "swiglu_limits"});
+constexpr auto kRead = std::to_array<std::string_view>({"moe_hidden_size",
+                                                        "moe_layer_freq",
+                                                        "is_moe_layer",
+                                                        "moe_layers",
+                                                        "moe_layers_enum",
+                                                        "moe_layer_start_index",
+                                                        "moe_layer_end_index",
+                                                        "moe_layer_interval",
+                                                        "interleave_moe_layer_step",
+                                                        "expert_layer_period",
+                                                        "expert_layer_offset",
+                                                        "hidden_act",
+                                                        "hidden_activation",
+                                                        "mlp_hidden_act",
+                                                        "activation_function",
+                                                        "swiglu_alpha",
+                                                        "swiglu_beta",
+                                                        "swiglu_limit",
+                                                        "swiglu_limits",
+                                                        "first_k_dense_replace",
+                                                        "decoder_sparse_step",
+                                                        "mlp_only_layers",
+                                                        "mlp_layer_types",
+                                                        "layers_block_type",
+                                                        "hybrid_override_pattern",
+                                                        "num_dense_layers"});
 
 // About training, about shared experts (which kerf does not compute, and says so), about attention or other
 // parts, or about the precision of a router's logits and of sums with shared experts.
@@ -100,6 +126,8 @@ bool concerns_experts(std::string_view name) {
       !key.starts_with("expert") && !key.starts_with("ffn"))
     return false;
   if (key == "ffn_config") return true;
+  const auto has = [&](std::string_view word) { return key.find(word) != std::string::npos; };
+  if (!sounds_of_other_parts(key) && std::any_of(kVagueWords.begin(), kVagueWords.end(), has)) return true;
   return std::any_of(kWords.begin(), kWords.end(), [&](std::string_view word) {
     const std::size_t at = key.find(word);
     // num_attention_groups has n_group in it, and prenorm renorm.
@@ -114,29 +142,37 @@ bool holds(const List& list, std::string_view key) {
   return std::find(list.begin(), list.end(), key) != list.end();
 }
 
-void judge(const Keys& keys, const Family& family, const std::string& key, const json& value) {
-  if (value.is_null() || holds(kRead, key) || holds(kBeside, key)) return;
-  if (holds(router_key_names(), key) || holds(size_key_names(), key)) return;
+// Whether it is a key that kerf does not know, and that may say anything.
+bool unknown(const Keys& keys, const Family& family, const std::string& key, const json& value) {
+  if (value.is_null() || holds(kRead, key) || holds(kBeside, key) || of_other_parts(key)) return false;
+  if (holds(router_key_names(), key) || holds(size_key_names(), key)) return false;
   if (std::any_of(kOfFamily.begin(), kOfFamily.end(),
                   [&](const OfFamily& o) { return o.family == family.name && o.key == key; }))
-    return;
+    return false;
   const auto* const neutral =
       std::find_if(kNeutral.begin(), kNeutral.end(), [&](const Neutral& n) { return n.key == key; });
-  if (neutral == kNeutral.end() && !concerns_experts(key)) return;
-  if (neutral == kNeutral.end())
+  if (neutral != kNeutral.end()) {
+    if (value != json::parse(neutral->value))
+      fail(ErrorKind::unsupported, "{}: {} is {}, kerf implements {}", keys.file(), key, got(value),
+           neutral->value);
+    return false;
+  }
+  if (concerns_experts(key))
     fail(ErrorKind::unsupported,
          "{}: {} is {}: kerf does not know this key, which may change the routed experts", keys.file(),
          shown(key), got(value));
-  if (value != json::parse(neutral->value))
-    fail(ErrorKind::unsupported, "{}: {} is {}, kerf implements {}", keys.file(), key, got(value),
-         neutral->value);
+  return !sounds_of_other_parts(key);
 }
 
 }  // namespace
 
-void refuse_unknown_keys(const Keys& keys, const Family& family) {
+std::vector<std::string> judge_keys(const Keys& keys, const Family& family) {
+  std::vector<std::string> out;
   for (const Keys::Part& part : keys.parts())
-    for (const auto& entry : part.object->items()) judge(keys, family, entry.key(), entry.value());
+    for (const auto& entry : part.object->items())
+      if (unknown(keys, family, entry.key(), entry.value()))
+        out.push_back(fmt::format("{}{} is {}", part.path, shown(entry.key()), got(entry.value())));
+  return out;
 }
 
 }  // namespace kerf::checkpoint::internal

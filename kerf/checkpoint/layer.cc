@@ -159,17 +159,21 @@ void Layer::scan_finite(const std::string& name, const Located& located, const s
 }
 
 std::string Layer::full_name(std::string_view suffix) const {
-  const std::string own = source_.prefix + std::string(suffix);
   std::string found;
+  // Of one that is not there, the spelling of models that keep their experts where this one does.
+  const std::string_view root = source_.root;
+  const std::string_view home = root.substr(0, root.find('.') + 1);
+  std::string_view own = suffix;
   for (const std::string_view spelling : spellings(suffix)) {
     std::string name = source_.prefix + std::string(spelling);
     const Located* located = find_full(name);
+    if (!own.starts_with(home) && spelling.starts_with(home)) own = spelling;
     if (located == nullptr) continue;
     if (!found.empty())
       fail(ErrorKind::checkpoint, "{} is there as {} too, wanted one of them", where(name, *located), found);
     found = std::move(name);
   }
-  return found.empty() ? own : found;
+  return found.empty() ? source_.prefix + std::string(own) : found;
 }
 
 bool Layer::has_post_norm() const {
@@ -183,8 +187,11 @@ bool Layer::has_selection_bias() const {
   const std::string name = full_name(selection_bias_name);
   const Located* located = find_full(name);
   if (located == nullptr) return false;
-  const bool bf16 = entry(*located).dtype == tensor::Dtype::bf16;
-  expect(name, *located, bf16 ? tensor::Dtype::bf16 : tensor::Dtype::f32, {source_.experts});
+  const tensor::Dtype dtype = entry(*located).dtype;
+  if (dtype != tensor::Dtype::bf16 && dtype != tensor::Dtype::f32)
+    fail(ErrorKind::checkpoint, "{}: got {} {}, wanted F32 or BF16 [{}]", where(name, *located),
+         tensor::name(dtype), entry(*located).shape.text(), source_.experts);
+  expect(name, *located, dtype, {source_.experts});
   return true;
 }
 
@@ -239,10 +246,7 @@ void Layer::expect_expert(std::int64_t e) const {
 
 void Layer::expect_blocks() const {
   if (source_.quant_algo.empty())
-    fail(ErrorKind::checkpoint,
-         "layer {} has NVFP4 experts, but neither hf_quant_config.json nor config.json gives them a "
-         "quant_algo",
-         index());
+    fail(ErrorKind::checkpoint, "layer {} has NVFP4 experts, but {}", index(), source_.no_algo_by);
   for (const std::int64_t width : {source_.hidden, source_.intermediate})
     if (width % numeric::nvfp4_block != 0)
       fail(ErrorKind::unsupported, "layer {}: NVFP4 experts of width {}, wanted a multiple of {}", index(),

@@ -23,6 +23,10 @@ constexpr std::array<std::string_view, 8> kBiases = {selection_bias_name,
                                                      "block_sparse_moe.gate.e_score_correction_bias",
                                                      "mixer.gate.e_score_correction_bias",
                                                      "feed_forward.expert_bias"};
+// Added to the router's logits.
+constexpr std::array<std::string_view, 5> kRouterBiases = {"mlp.gate.bias", "mlp.router.bias",
+                                                           "block_sparse_moe.gate.bias",
+                                                           "feed_forward.router.bias", "mixer.gate.bias"};
 constexpr std::array<std::string_view, 4> kAlone = {post_norm_name, pre_proj_name, pre_norm_name,
                                                     post_proj_name};
 
@@ -83,6 +87,17 @@ ExpertName parse_expert_name(std::string_view rest) {
     if (expert) return {ExpertNaming::per_expert, *expert, below, root, found};
     return {ExpertNaming::stacked, -1, {}, root, found};
   }
+  return {};
+}
+
+std::string_view beyond_block(std::string_view rest) {
+  if (std::find(kRouterBiases.begin(), kRouterBiases.end(), rest) != kRouterBiases.end())
+    return "a bias of the router's logits";
+  // mlp.shared_expert.*, mlp.shared_experts.*, mlp.shared_mlp.*, share_expert.*, shared_expert_gate
+  const std::size_t at = rest.find("share");
+  if (at != std::string_view::npos && (at == 0 || rest[at - 1] == '.') &&
+      (rest.substr(at).starts_with("shared_") || rest.substr(at).starts_with("share_expert")))
+    return "shared experts";
   return {};
 }
 

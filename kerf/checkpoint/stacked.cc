@@ -203,9 +203,12 @@ class StackedLayer final : public Layer {
     const bool by_expert = shape.rank() == 1 || (shape.rank() > 1 && shape[0] == e);
     const bool shared = part == Part::input_scale || source().dialect->shared_scales;
     if ((values == each * e && by_expert) || (shared && ((values == e && by_expert) || values == 1))) return;
-    fail(ErrorKind::checkpoint, "{}: got F32 {}, wanted {}[{}]{} ({} experts of config.json)",
+    const bool halves = shared && each == 2;
+    fail(ErrorKind::checkpoint,
+         "{}: got F32 {}, wanted {}[{}]{}, or as many values with {} as the first dimension{} ({} experts of "
+         "config.json)",
          where(tensor, located), shape.text(), each == 2 ? fmt::format("[{}, 2] or ", e) : "", each * e,
-         shared ? fmt::format(", [{}] or one value", e) : "", e);
+         halves ? fmt::format(" or [{}]", e) : "", e, shared ? ", or one value" : "", e);
   }
 
   // Expert e's part of the stack of p.

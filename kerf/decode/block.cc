@@ -113,7 +113,7 @@ Verdict unsupported_block(const checkpoint::Checkpoint& from, std::span<const st
       const checkpoint::BlockFiles files = from.layer(index).block(from.config().pool.has_value());
       if (from.config().router.selection_bias && !files.bias)
         fail(ErrorKind::checkpoint, "layer {} lacks the tensor {}, which its router needs", index,
-             checkpoint::selection_bias_name);
+             from.layer(index).full_name(checkpoint::selection_bias_name));
     }
   });
 }

@@ -25,61 +25,20 @@ using checkpoint::ExportFacts;
 using checkpoint::ExportFile;
 using checkpoint::ExportPlacement;
 using checkpoint::ExportReader;
+using checkpoint::NamedShape;
 
 std::string in_words(const ExportPlacement& p) {
   if (p.tp == 1) return fmt::format("{} rank{} of whole experts", p.ranks, p.ranks == 1 ? "" : "s");
   return fmt::format("{} ranks of slices (EP {} x TP {})", p.ranks, p.ep, p.tp);
 }
 
-// Experts of one layer as this rank's file has them.
-layout::ExpertsShape held(const checkpoint::Checkpoint& from, ExpertKind kind) {
-  const ExportFacts& facts = from.exported()->facts();
-  const checkpoint::ModelConfig& config = from.config();
-  const ExportPlacement& p = facts.placement;
-  if (kind == ExpertKind::bf16) return {config.experts / p.ranks, config.hidden, facts.bf16_width};
-  return {config.experts / (p.tp > 1 ? p.ep : p.ranks), config.hidden,
-          layout::slice_of(facts.width, p.tp, facts.rank % p.tp).width};
-}
-
-std::int64_t first_expert(const checkpoint::Checkpoint& from, ExpertKind kind,
-                          const layout::ExpertsShape& shape) {
-  const ExportFacts& facts = from.exported()->facts();
-  const bool sliced = kind == ExpertKind::nvfp4 && facts.placement.tp > 1;
-  return shape.experts * (sliced ? facts.rank / facts.placement.tp : facts.rank);
-}
-
-std::string tensor_name(const checkpoint::MoeLayer& layer, std::string_view name) {
-  return fmt::format("{}{}{}", layer.prefix(), checkpoint::exported_experts, name);
-}
-
-// The file's tensors are those of such experts: before memory is taken for them.
-template <std::size_t N>
-void check_tensors(const ExportFile& file, const checkpoint::MoeLayer& layer,
-                   const std::array<layout::WeightTensor, N>& wanted) {
-  for (const layout::WeightTensor& w : wanted) {
-    const std::string name = tensor_name(layer, w.name);
-    const checkpoint::TensorEntry got = file.entry(name);
-    if (got.dtype != w.dtype || got.shape != w.shape)
-      fail(ErrorKind::checkpoint, "{}, {}: got {} {}, wanted {} {}", file.path().string(), name,
-           tensor::name(got.dtype), got.shape.text(), tensor::name(w.dtype), w.shape.text());
-  }
-}
-
-void check_tensors(const checkpoint::Checkpoint& from, const checkpoint::MoeLayer& layer) {
-  const layout::ExpertsShape shape = held(from, layer.kind());
-  if (layer.kind() == ExpertKind::nvfp4)
-    check_tensors(*from.exported(), layer, layout::nvfp4_weights(shape));
-  else
-    check_tensors(*from.exported(), layer, layout::bf16_weights(shape));
-}
-
-// Reads the weights of `out`, wherever they lie, and checks their digests.
+// Reads the weights of `out`, wherever they lie, and checks their digests and values.
 template <typename Experts>
-void read(const ExportFile& file, const checkpoint::MoeLayer& layer, const Experts& out,
-          internal::Upload<Experts>* upload, const Workers& workers,
-          std::span<const layout::WeightTensor> tensors) {
+void read(const ExportFile& file, const checkpoint::MoeLayer& layer, const Holding& held, const Experts& out,
+          internal::Upload<Experts>* upload, const Workers& workers) {
   std::vector<ExportReader> readers;
-  for (const layout::WeightTensor& t : tensors) readers.emplace_back(file, tensor_name(layer, t.name));
+  for (NamedShape& t : exported_tensors(held, layer.kind(), layer.prefix()))
+    readers.emplace_back(file, std::move(t.name));
   const auto part_of = [&](std::int64_t first, const Experts& part) {
     const auto to = internal::weights_of(part);
     for (std::size_t i = 0; i < to.size(); ++i) readers[i].read(first, part.shape.experts, to[i], workers);
@@ -88,7 +47,12 @@ void read(const ExportFile& file, const checkpoint::MoeLayer& layer, const Exper
     part_of(0, out);
   else
     upload->fill(out, part_of);
-  for (const ExportReader& reader : readers) reader.finish();
+  checkpoint::Faults faults;
+  for (const ExportReader& reader : readers) {
+    reader.finish();
+    reader.report(layer.index(), held.first(layer.kind()), faults);
+  }
+  require(faults.verdict());
 }
 
 struct Uploads {
@@ -102,8 +66,9 @@ Layer load_layer(const checkpoint::Checkpoint& from, const checkpoint::MoeLayer&
   const checkpoint::ModelConfig& config = from.config();
   const ExportFile& file = *from.exported();
   const op::Backend& backend = op::backend(options.backend);
-  const layout::ExpertsShape shape = held(from, source.kind());
-  const std::int64_t first = first_expert(from, source.kind(), shape);
+  const Holding held = holding(file.facts(), config);
+  const layout::ExpertsShape shape = held.shape(source.kind());
+  const std::int64_t first = held.first(source.kind());
   Layer layer;
   layer.index = source.index();
   layer.kind = source.kind();
@@ -111,8 +76,7 @@ Layer load_layer(const checkpoint::Checkpoint& from, const checkpoint::MoeLayer&
   if (layer.kind == ExpertKind::bf16) {
     layer.input = op::Input::bf16;
     layout::Bf16Experts experts(rank.weights(), shape, first);
-    read(file, source, experts, uploads != nullptr ? &uploads->bf16 : nullptr, rank.workers,
-         layout::bf16_weights(shape));
+    read(file, source, held, experts, uploads != nullptr ? &uploads->bf16 : nullptr, rank.workers);
     layer.own_gated = SwigluValues(config.swiglu, shape.experts);
     layer.gated = layer.own_gated.all();
     layer.ep = backend.bind(op::Bf16Args{experts.view(), config.experts, config.top_k, layer.gated});
@@ -121,8 +85,7 @@ Layer load_layer(const checkpoint::Checkpoint& from, const checkpoint::MoeLayer&
   }
   layer.input = scales.weight_only ? op::Input::bf16 : options.input;
   layout::Nvfp4Experts experts(rank.weights(), rank.memory, shape, first);
-  read(file, source, experts, uploads != nullptr ? &uploads->nvfp4 : nullptr, rank.workers,
-       layout::nvfp4_weights(shape));
+  read(file, source, held, experts, uploads != nullptr ? &uploads->nvfp4 : nullptr, rank.workers);
   write_scalars(scales, layer.input, experts);
   layer.own_gated = SwigluValues(config.swiglu, scales, layer.input, first, shape.experts);
   auto bound = backend.bind(
@@ -164,16 +127,50 @@ std::vector<checkpoint::LayerScales> read_scales(const checkpoint::Checkpoint& f
 void check_shapes(const checkpoint::Checkpoint& from, const std::vector<std::int64_t>& layers,
                   const BuildOptions& options) {
   const op::Backend& backend = op::backend(options.backend);
+  const Holding held = holding(from.exported()->facts(), from.config());
   for (const std::int64_t index : layers)
     comm::in_context(fmt::format("layer {}", index), [&] {
       const checkpoint::MoeLayer& layer = from.layer(index);
-      const layout::ExpertsShape shape = held(from, layer.kind());
-      require(backend.supports(arithmetic_of(layer.kind(), options.input), shape));
-      check_tensors(from, layer);
+      require(backend.supports(arithmetic_of(layer.kind(), options.input), held.shape(layer.kind())));
+      // Before memory is taken for them.
+      for (const NamedShape& wanted : exported_tensors(held, layer.kind(), layer.prefix()))
+        require_tensor(*from.exported(), wanted);
     });
 }
 
 }  // namespace
+
+Holding holding(const ExportFacts& facts, const checkpoint::ModelConfig& config) {
+  const ExportPlacement& p = facts.placement;
+  Holding out;
+  out.nvfp4 = {config.experts / (p.tp > 1 ? p.ep : p.ranks), config.hidden, 0};
+  if (facts.width > 0) out.slice = layout::slice_of(facts.width, p.tp, facts.rank % p.tp);
+  out.nvfp4.intermediate = out.slice.width;
+  out.bf16 = {config.experts / p.ranks, config.hidden, facts.bf16_width};
+  out.first_nvfp4 = out.nvfp4.experts * (p.tp > 1 ? facts.rank / p.tp : facts.rank);
+  out.first_bf16 = out.bf16.experts * facts.rank;
+  return out;
+}
+
+std::vector<NamedShape> exported_tensors(const Holding& held, ExpertKind kind, std::string_view prefix) {
+  std::vector<NamedShape> out;
+  const auto add = [&](const auto& weights) {
+    for (const layout::WeightTensor& w : weights)
+      out.push_back({fmt::format("{}{}{}", prefix, checkpoint::exported_experts, w.name), w.dtype, w.shape});
+  };
+  if (kind == ExpertKind::nvfp4)
+    add(layout::nvfp4_weights(held.nvfp4));
+  else
+    add(layout::bf16_weights(held.bf16));
+  return out;
+}
+
+void require_tensor(const ExportFile& file, const NamedShape& wanted) {
+  const checkpoint::TensorEntry got = file.entry(wanted.name);
+  if (got.dtype != wanted.dtype || got.shape != wanted.shape)
+    fail(ErrorKind::checkpoint, "{}, {}: got {} {}, wanted {} {}", file.path().string(), wanted.name,
+         tensor::name(got.dtype), got.shape.text(), tensor::name(wanted.dtype), wanted.shape.text());
+}
 
 layout::Fit fit_of(const checkpoint::Checkpoint& from, const layout::Fit& asked) {
   if (from.exported() == nullptr) return asked;

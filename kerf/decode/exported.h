@@ -3,17 +3,45 @@
 // is what differs.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kerf/checkpoint/checkpoint.h"
 #include "kerf/checkpoint/export_facts.h"
+#include "kerf/checkpoint/export_file.h"
+#include "kerf/checkpoint/safetensors.h"
 #include "kerf/decode/build.h"
 #include "kerf/decode/grid_shape.h"
 #include "kerf/decode/layer.h"
 #include "kerf/decode/startup.h"
+#include "kerf/layout/experts.h"
+#include "kerf/layout/slice.h"
 
 namespace kerf::decode {
+
+// What one rank's file of an export holds, by its facts.
+struct Holding {
+  layout::ExpertsShape nvfp4, bf16;  // as converted: slices are of their own width
+  layout::Slice slice;               // of NVFP4 experts, where there are any
+  std::int64_t first_nvfp4 = 0;      // of the model's experts
+  std::int64_t first_bf16 = 0;
+
+  [[nodiscard]] const layout::ExpertsShape& shape(checkpoint::ExpertKind kind) const {
+    return kind == checkpoint::ExpertKind::nvfp4 ? nvfp4 : bf16;
+  }
+  [[nodiscard]] std::int64_t first(checkpoint::ExpertKind kind) const {
+    return kind == checkpoint::ExpertKind::nvfp4 ? first_nvfp4 : first_bf16;
+  }
+};
+Holding holding(const checkpoint::ExportFacts& facts, const checkpoint::ModelConfig& config);
+
+// The weights that a layer of such experts must have in a rank's file, by their names there.
+std::vector<checkpoint::NamedShape> exported_tensors(const Holding& held, checkpoint::ExpertKind kind,
+                                                     std::string_view prefix);
+// Error{checkpoint} where the file's tensor is another, or is not there.
+void require_tensor(const checkpoint::ExportFile& file, const checkpoint::NamedShape& wanted);
 
 // What may be done about a width: what was asked for, and what was done when the experts were exported.
 layout::Fit fit_of(const checkpoint::Checkpoint& from, const layout::Fit& asked);
@@ -39,8 +67,8 @@ checkpoint::Checkpoint of_rank(const checkpoint::Checkpoint& from, std::int64_t 
                                const layout::Fit& fit, const Rank& rank);
 
 // Collective: build() from an export, with the same layers in the end (sliced ones, where those were
-// exported). `from` is of_rank()'s. Errors besides build()'s: checkpoint for tensors that are damaged or not
-// those of such experts.
+// exported). `from` is of_rank()'s. Errors besides build()'s: checkpoint for tensors that are damaged, or not
+// those of such experts, or hold values that can be none.
 std::vector<Layer> load_exported(const checkpoint::Checkpoint& from, const BuildOptions& options,
                                  const Rank& rank, Startup* startup = nullptr);
 

@@ -96,7 +96,7 @@ std::vector<float> read_bias(const checkpoint::MoeLayer& layer, const checkpoint
   if (!view) {
     if (config.router.selection_bias)
       fail(ErrorKind::checkpoint, "layer {} lacks the tensor {}, which its router needs", layer.index(),
-           selection_bias_name);
+           layer.full_name(selection_bias_name));
     return {};
   }
   const tensor::Shape wanted{config.experts};

@@ -11,11 +11,11 @@
 #include "kerf/checkpoint/dialect.h"
 #include "kerf/checkpoint/export_file.h"
 #include "kerf/comm/agree.h"
+#include "kerf/decode/exported.h"
 #include "kerf/decode/shard.h"
 #include "kerf/decode/source_digest.h"
 #include "kerf/decode/start_facts.h"
 #include "kerf/tools/internal/claim.h"
-#include "kerf/tools/internal/holding.h"
 
 namespace kerf::tools {
 
@@ -46,6 +46,7 @@ ExportedLayer facts_of(const checkpoint::MoeLayer& layer, const checkpoint::Laye
   out.prefix = layer.prefix();
   out.root = layer.root();
   out.dialect = layer.dialect();
+  out.no_block = layer.no_block();
   for (const std::string_view suffix : extras)
     if (layer.stored(suffix))
       if (std::string name = layer.full_name(suffix).substr(out.prefix.size()); name != suffix)
@@ -96,20 +97,12 @@ std::vector<float> table_of(const std::vector<float>& gate, const std::vector<fl
 
 // The tensors of one layer in the file, in order.
 std::vector<NamedShape> tensors_of(const checkpoint::MoeLayer& layer, const ExportedLayer& facts,
-                                   const internal::Holding& held, std::int64_t experts) {
-  std::vector<NamedShape> out;
-  const auto weights = [&](const auto& list) {
-    for (const layout::WeightTensor& w : list)
-      out.push_back({facts.prefix + std::string(checkpoint::exported_experts) + w.name, w.dtype, w.shape});
-  };
-  if (facts.kind == ExpertKind::nvfp4) {
-    weights(layout::nvfp4_weights(held.nvfp4));
+                                   const decode::Holding& held, std::int64_t experts) {
+  std::vector<NamedShape> out = decode::exported_tensors(held, facts.kind, facts.prefix);
+  if (facts.kind == ExpertKind::nvfp4)
     out.push_back({facts.prefix + std::string(checkpoint::exported_ws2), Dtype::f32, {3, experts}});
-    if (facts.has_inputs)
-      out.push_back({facts.prefix + std::string(checkpoint::exported_inputs), Dtype::f32, {3, experts}});
-  } else {
-    weights(layout::bf16_weights(held.bf16));
-  }
+  if (facts.has_inputs)
+    out.push_back({facts.prefix + std::string(checkpoint::exported_inputs), Dtype::f32, {3, experts}});
   for (const std::string_view suffix : extras)
     if (const auto stored = layer.stored(suffix))
       out.push_back({facts.prefix + std::string(suffix), stored->dtype, stored->shape});
@@ -200,8 +193,8 @@ ExportReport export_experts(const checkpoint::Checkpoint& from, const fs::path& 
   comm::agreed(rank.group, "opening the files", [&] {
     std::vector<NamedShape> tensors;
     for (std::size_t i = 0; i < layers.size(); ++i)
-      for (NamedShape& t : tensors_of(from.layer(layers[i]), facts.layers[i],
-                                      internal::holding(facts, config), config.experts)) {
+      for (NamedShape& t : tensors_of(from.layer(layers[i]), facts.layers[i], decode::holding(facts, config),
+                                      config.experts)) {
         bytes += tensor::bytes_of(t.dtype, t.shape);
         tensors.push_back(std::move(t));
       }

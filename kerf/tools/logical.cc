@@ -8,12 +8,12 @@
 #include "kerf/base/format.h"
 #include "kerf/base/json.h"
 #include "kerf/checkpoint/export_file.h"
+#include "kerf/decode/exported.h"
 #include "kerf/layout/convert.h"
 #include "kerf/layout/geometry.h"
 #include "kerf/tensor/storage.h"
 #include "kerf/tools/export.h"
 #include "kerf/tools/internal/claim.h"
-#include "kerf/tools/internal/holding.h"
 #include "kerf/tools/internal/logical_tensors.h"
 
 namespace kerf::tools {
@@ -59,7 +59,7 @@ std::span<const std::byte> expert_of(const Bytes& all, std::int64_t e, std::int6
 
 void restore_nvfp4(const ExportFile& file, const std::string& prefix, const checkpoint::ModelConfig& config,
                    const Workers& workers, Logical& out) {
-  const internal::Holding held = internal::holding(file.facts(), config);
+  const decode::Holding held = decode::holding(file.facts(), config);
   const layout::Slice slice = held.slice;
   const std::int64_t n = held.nvfp4.experts;
   const std::int64_t first = held.first_nvfp4;
@@ -84,7 +84,7 @@ void restore_nvfp4(const ExportFile& file, const std::string& prefix, const chec
 
 void restore_bf16(const ExportFile& file, const std::string& prefix, const checkpoint::ModelConfig& config,
                   const Workers& workers, Logical& out) {
-  const internal::Holding held = internal::holding(file.facts(), config);
+  const decode::Holding held = decode::holding(file.facts(), config);
   const std::int64_t width = held.bf16.intermediate;
   const std::int64_t n = held.bf16.experts;
   const auto wanted = layout::bf16_weights(held.bf16);

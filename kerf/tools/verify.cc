@@ -1,7 +1,10 @@
 #include "kerf/tools/verify.h"
 
 #include <algorithm>
+#include <functional>
 #include <mutex>
+#include <set>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -9,9 +12,9 @@
 #include "kerf/base/format.h"
 #include "kerf/base/text.h"
 #include "kerf/checkpoint/export_file.h"
+#include "kerf/decode/exported.h"
 #include "kerf/decode/scalars.h"
 #include "kerf/decode/source_digest.h"
-#include "kerf/tools/internal/holding.h"
 
 namespace kerf::tools {
 
@@ -60,45 +63,58 @@ std::int64_t check_scales(const MoeLayer& layer, VerifyReport& report) {
   return 4 * std::ssize(scales.ws2_gate) * (scales.weight_only ? 3 : 6);
 }
 
+// What `look` throws of a checkpoint is a finding about an export.
+void find(VerifyReport& report, const char* kind, const std::function<void()>& look) {
+  const Verdict v = attempt(look);
+  if (v && v->kind != ErrorKind::checkpoint && v->kind != ErrorKind::unsupported) require(v);
+  if (v) report.faults.add(kind, v->text);
+}
+
+// Every tensor of one rank's file against its digest; of the experts' weights dtypes, shapes and values, too.
+void check_tensors(const checkpoint::ExportFile& file, const checkpoint::ModelConfig& config,
+                   const Workers& workers, VerifyReport& report) {
+  const decode::Holding held = decode::holding(file.facts(), config);
+  std::set<std::string, std::less<>> done;
+  for (const checkpoint::ExportedLayer& layer : file.facts().layers)
+    for (const checkpoint::NamedShape& wanted : decode::exported_tensors(held, layer.kind, layer.prefix)) {
+      if (!file.has(wanted.name)) {
+        find(report, "damaged export", [&] { (void)file.entry(wanted.name); });
+        continue;
+      }
+      done.insert(wanted.name);
+      checkpoint::ExportedValues values(file.entry(wanted.name));
+      find(report, "tensor of another shape", [&] { decode::require_tensor(file, wanted); });
+      find(report, "damaged export", [&] { file.check(wanted.name, workers, &values); });
+      values.report({layer.index, wanted.name, held.first(layer.kind), file.path().filename().string()},
+                    report.faults);
+    }
+  for (const auto& [name, entry] : file.header().tensors) {
+    if (name == checkpoint::exported_digests || name == checkpoint::exported_ranks) continue;
+    report.bytes_checked += entry.end - entry.begin;
+    if (!done.contains(name)) find(report, "damaged export", [&, n = name] { file.check(n, workers); });
+  }
+}
+
 // A file's tensors one after another, each by all workers; none where there are no workers.
 VerifyReport verify_export(const checkpoint::Checkpoint& from, const Workers* workers,
                            const std::function<void(std::int64_t done, std::int64_t total)>& progress) {
   VerifyReport report;
   const std::int64_t ranks = from.exported()->facts().placement.ranks;
   report.layers = static_cast<std::int64_t>(from.moe_layers().size());
-  const auto finding = [&](const std::function<void()>& look) {
-    const Verdict v = attempt(look);
-    if (v && v->kind != ErrorKind::checkpoint && v->kind != ErrorKind::unsupported) require(v);
-    if (v) report.faults.add("damaged export", v->text);
-    return !v.has_value();
-  };
   for (std::int64_t r = 0; r < ranks; ++r) {
-    checkpoint::Checkpoint file;
     ++report.experts;
-    const bool opened =
-        finding([&] { file = checkpoint::Checkpoint::open_exported(from.directory(), r, ranks); });
-    if (opened) {
+    find(report, "damaged export", [&] {
+      const auto file = checkpoint::Checkpoint::open_exported(from.directory(), r, ranks);
       if (file.exported()->id() != from.exported()->id())
         report.faults.add("file of another export", file.exported()->path().string());
       for (const checkpoint::Checkpoint::Shard& shard : file.shards()) report.files.push_back(shard);
-      for (const auto& [name, entry] : file.exported()->header().tensors) {
-        if (workers == nullptr) break;
-        if (name == checkpoint::exported_digests || name == checkpoint::exported_ranks) continue;
-        finding([&] { file.exported()->check(name, *workers); });
-        report.bytes_checked += entry.end - entry.begin;
-      }
-      for (const checkpoint::ExportedLayer& layer : file.exported()->facts().layers) {
-        if (workers == nullptr) break;
-        finding([&] {
-          internal::check_exported_experts(*file.exported(), layer, file.config(), *workers, report.faults);
-        });
-      }
+      if (workers != nullptr) check_tensors(*file.exported(), file.config(), *workers, report);
       for (const std::int64_t index : file.moe_layers()) {
         const MoeLayer& layer = file.layer(index);
         check_extras(file.config(), layer, report.faults);
         if (layer.kind() == ExpertKind::nvfp4) (void)check_scales(layer, report);
       }
-    }
+    });
     // Every file has the scales of all experts: what one warns of, all do.
     std::vector<std::string> once;
     for (std::string& warning : report.warnings)

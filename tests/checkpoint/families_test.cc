@@ -328,7 +328,8 @@ TEST(Families, ActivationsThatAreOthersAreRefusedByName) {
 // A key that sounds like routed experts is known or a refusal.
 TEST(Families, KeysThatNobodyKnowsAreRefusedWithTheirValue) {
   for (const char* key : {"moe_frobnicate", "router_temperature", "num_experts_extra", "expert_dropout_rate",
-                          "swiglu_limits", "routed_output_scale", "moe_config_x"})
+                          "swiglu_limits", "routed_output_scale", "moe_config_x", "clamp_limit", "mlp_type",
+                          "gate_type", "use_sigmoid", "ffn_activation"})
     EXPECT_THAT(refused(with(qwen3_moe(), key, 3)), AllOf(HasSubstr(std::string(key) + " is 3"))) << key;
   EXPECT_NO_THROW(read(with(qwen3_moe(), "moe_frobnicate", nullptr)));
   EXPECT_NO_THROW(read(with(qwen3_moe(), "rope_theta", 1e6)));
@@ -346,6 +347,26 @@ TEST(Families, KeysThatNobodyKnowsAreRefusedWithTheirValue) {
   llama["text_config"]["moe_frobnicate"] = 3;
   EXPECT_THAT(refused(llama), HasSubstr("moe_frobnicate is 3"));
   EXPECT_THAT(refused(with(llama_4(), "expert_x", 3)), HasSubstr("expert_x is 3"));
+}
+
+// What no name tells about is said, and not dropped in silence.
+TEST(Families, KeysThatMayBeAnythingAreNoted) {
+  EXPECT_THAT(read(qwen3_moe()).unknown_keys, IsEmpty());
+  EXPECT_THAT(notes_of(read(qwen3_moe())), IsEmpty());
+  json odd = llama_4();
+  odd["frobnicate"] = 3;
+  odd["text_config"]["alpha_of_all"] = "x";
+  odd["text_config"]["nothing"] = nullptr;
+  const ModelConfig config = read(odd);
+  EXPECT_THAT(config.unknown_keys,
+              ElementsAre(HasSubstr("text_config.alpha_of_all is"), HasSubstr("frobnicate is 3")));
+  EXPECT_THAT(notes_of(config), ElementsAre(AllOf(HasSubstr("2 keys that kerf does not know"),
+                                                  HasSubstr("alpha_of_all"), HasSubstr("frobnicate is 3"))));
+  json many = qwen3_moe();
+  for (int i = 0; i < 9; ++i) many["odd_" + std::to_string(i)] = i;
+  EXPECT_THAT(notes_of(read(many)),
+              ElementsAre(AllOf(HasSubstr("9 keys"), HasSubstr("odd_7 is 7 (number), ..."),
+                                Not(HasSubstr("odd_8")))));
 }
 
 TEST(Families, WaysToChooseThatAreOthersAreRefused) {

@@ -273,7 +273,15 @@ TEST(Layers, ConfigurationAgainstTensors) {
               AllOf(HasSubstr("width 250"), HasSubstr("multiple of 16")));
   Onehot plain;
   plain.quantization.clear();
-  EXPECT_THAT(refused_open(plain), HasSubstr("quant_algo"));
+  EXPECT_THAT(refused_open(plain),
+              HasSubstr("neither hf_quant_config.json nor config.json gives them a quant_algo"));
+  Onehot mixed;
+  mixed.quantization["quant_algo"] = R"("MIXED_PRECISION")";
+  mixed.quantization["quantized_layers"] = R"({"model.layers.7.mlp.experts": {"quant_algo": "NVFP4"}})";
+  mixed.quantization["exclude_modules"] = R"(["model.layers.0.mlp.experts"])";
+  EXPECT_THAT(refused_open(mixed),
+              AllOf(HasSubstr("hf_quant_config.json"), HasSubstr("exclude_modules leaves them out"),
+                    HasSubstr("MIXED_PRECISION")));
   const TempDir dir;
   Onehot bf16({.layers = {ExpertKind::bf16}});
   bf16.quantization.clear();
@@ -372,6 +380,50 @@ TEST(Layers, SelectionBiasFollowsTheTensors) {
   EXPECT_THAT(refused_open(onehot),
               AllOf(HasSubstr("layer 0: model.layers.0.mlp.gate.e_score_correction_bias in model-0"),
                     HasSubstr("got F32 [5]"), HasSubstr("wanted [4]")));
+  onehot.at(onehot.layer_name("mlp.gate.e_score_correction_bias")) = filled(tensor::Dtype::f16, {4});
+  EXPECT_THAT(refused_open(onehot), HasSubstr("got F16 [4], wanted F32 or BF16 [4]"));
+}
+
+// A tensor that is missing has the name that it would have where these experts are.
+TEST(Layers, WhatIsMissingIsNamedAsTheModelNamesIt) {
+  Onehot onehot({.shards = 1});
+  onehot.config["model_type"] = R"("lfm2_moe")";
+  onehot.config["use_expert_bias"] = "true";
+  for (auto& [name, tensor] : onehot.shards.front().tensors)
+    for (const auto& [from, to] : {std::pair<std::string_view, std::string_view>{"mlp.", "feed_forward."},
+                                   {"gate_proj", "w1"},
+                                   {"up_proj", "w3"},
+                                   {"down_proj", "w2"}})
+      if (const std::size_t at = name.find(from); at != std::string::npos) name.replace(at, from.size(), to);
+  const TempDir dir;
+  onehot.write(dir.path());
+  const Checkpoint checkpoint = Checkpoint::open(dir.path());
+  Faults faults;
+  check_selection_bias(checkpoint.config(), checkpoint.layer(0), faults);
+  EXPECT_THAT(faults.text(),
+              HasSubstr("layer 0, model.layers.0.feed_forward.expert_bias, wanted F32 or BF16"));
+}
+
+TEST(Layers, NoBlockWhereTensorsSayThatThereIsMore) {
+  for (const auto& [name, what] : {std::pair{"mlp.shared_expert.up_proj.weight", "shared experts"},
+                                   std::pair{"mlp.shared_experts.up_proj.weight", "shared experts"},
+                                   std::pair{"mlp.shared_expert_gate.weight", "shared experts"},
+                                   std::pair{"share_expert.up_proj.weight", "shared experts"},
+                                   std::pair{"mlp.gate.bias", "a bias of the router's logits"}}) {
+    Onehot onehot;
+    onehot.add(0, onehot.layer_name(name), filled(tensor::Dtype::bf16, {4}));
+    const TempDir dir;
+    onehot.write(dir.path());
+    const Checkpoint checkpoint = Checkpoint::open(dir.path());
+    EXPECT_THAT(refusal([&] { (void)checkpoint.layer(0).block(false); }, ErrorKind::unsupported),
+                AllOf(HasSubstr("layer 0: model.layers.0." + std::string(name) + " in model-0"),
+                      HasSubstr("does not compute " + std::string(what))));
+  }
+  Onehot sound;
+  sound.add(0, sound.layer_name("self_attn.shared.weight"), filled(tensor::Dtype::bf16, {4}));
+  const TempDir dir;
+  sound.write(dir.path());
+  EXPECT_THAT(Checkpoint::open(dir.path()).layer(0).no_block(), IsEmpty());
 }
 
 TEST(Layers, TheBlockAroundTheExperts) {

@@ -20,6 +20,7 @@ using routing::Method;
 using test::refusal;
 using test::TempDir;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 ModelConfig read(std::string_view config) {
   const TempDir dir;
@@ -77,6 +78,7 @@ TEST_P(Models, AreReadAsTheirCodeReadsThem) {
   EXPECT_EQ(router.topk_group > 1 ? router.topk_group : 0, m.topk_group);
   EXPECT_EQ(router.sum_epsilon, static_cast<float>(m.epsilon));
   EXPECT_EQ(router.logit_multiplier, 1.0F);
+  EXPECT_THAT(c.unknown_keys, IsEmpty());
 }
 
 constexpr auto softmax_then_normalise = Method::renormalize;

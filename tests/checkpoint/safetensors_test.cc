@@ -135,6 +135,7 @@ TEST(Safetensors, HeaderGrammar) {
       {R"({"a":{"dtype":"U8","shape":{},"data_offsets":[0,1]}})", "got an object for shape"},
       {"{" + entry("a", "U8", "[1.0]", "[0,1]") + "}", "got 1.0 in shape"},
       {"{" + entry("a", "U8", "[-1]", "[0,1]") + "}", "got -1 in shape"},
+      {"{" + entry("a", "U8", "[-0]", "[0,0]") + "}", "got -0 in shape"},
       {"{" + entry("a", "U8", "[true]", "[0,1]") + "}", "got true in shape"},
       {"{" + entry("a", "U8", "[[1]]", "[0,1]") + "}", "got an array in shape"},
       {"{" + entry("a", "U8", "[\"1\"]", "[0,1]") + "}", "got the string '1' in shape"},

@@ -211,8 +211,8 @@ TEST_F(SpoiltExport, AnotherLayoutOrFormatIsForeign) {
   expect_refusal(decoded(path(), {}), 3, {"layout 'trtllm-gen-2'", "trtllm-gen-1"});
   edited("trtllm-gen-2", "trtllm-gen-1");
   EXPECT_EQ(decoded(path(), {}).code, 0);
-  edited(R"(\"format\":3)", R"(\"format\":2)");
-  expect_refusal(decoded(path(), {}), 3, {"format 2", "format 3", "export again"});
+  edited(R"(\"format\":4)", R"(\"format\":2)");
+  expect_refusal(decoded(path(), {}), 3, {"format 2", "format 4", "export again"});
 }
 
 TEST_F(SpoiltExport, ABitIsFoundWhereverItTurned) {

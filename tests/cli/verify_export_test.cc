@@ -56,6 +56,12 @@ TEST(VerifyExport, LooksAtValuesAndShapes) {
     rewritten(sound, to, change);
     return run_program({"verify", to.string()});
   };
+  // A start looks as well.
+  const auto expect_no_start = [&](std::initializer_list<const char*> words) {
+    const Ran ran = run_program({"decode", (dir.path() / "changed").string(), "--ranks", "1"});
+    EXPECT_EQ(ran.code, 3);
+    for (const char* w : words) EXPECT_TRUE(contains(ran.err, w)) << ran.err;
+  };
   EXPECT_EQ(verified([](const std::string&, Tensor&) {}).code, 0);
 
   // Expert 3 of 8, by the tensors of the layers that model() has: NVFP4, BF16, NVFP4.
@@ -72,6 +78,7 @@ TEST(VerifyExport, LooksAtValuesAndShapes) {
                             "w13_sf, expert 3, byte 5 of its converted scales, 0x7F",
                             "w2_sf, expert 3, byte 6 of its converted scales, 0xB8"})
     EXPECT_TRUE(contains(scales.out, words));
+  expect_no_start({"NaN block scale", "w2_sf, expert 3, byte 5 of its converted scales, 0x7F"});
 
   const Ran values = verified([](const std::string& name, Tensor& t) {
     if (!name.ends_with("layers.1.mlp.experts.w2")) return;
@@ -81,6 +88,7 @@ TEST(VerifyExport, LooksAtValuesAndShapes) {
   EXPECT_EQ(values.code, 3);
   EXPECT_TRUE(contains(values.out, "BF16 weight that is not finite: 1"));
   EXPECT_TRUE(contains(values.out, "expert 7, value 262143 of it as converted, bits 0x7F80"));
+  expect_no_start({"BF16 weight that is not finite", "expert 7, value 262143"});
 
   const Ran shaped = verified([](const std::string& name, Tensor& t) {
     const tensor::Shape was = t.shape.shape;

@@ -6,7 +6,7 @@
 
 namespace kerf::fuzz {
 
-void config(Bytes input) {
+bool config(Bytes input) {
   static const Directory dir;
   static const bool made = (test::Onehot().write(dir.path()), true);
   (void)made;
@@ -20,7 +20,7 @@ void config(Bytes input) {
     const checkpoint::ModelConfig read = checkpoint::read_config_at(dir.path());
     (void)checkpoint::excluded_layers(read);
   });
-  expect_only({ErrorKind::checkpoint, ErrorKind::unsupported}, [&] {
+  return expect_only({ErrorKind::checkpoint, ErrorKind::unsupported}, [&] {
     const auto opened = checkpoint::Checkpoint::open(dir.path());
     checkpoint::Faults faults;
     for (const std::int64_t l : opened.moe_layers())

@@ -32,6 +32,9 @@ void sign(std::string& file, const std::filesystem::path& path) {
   const auto ranks_at = header.tensors.find(checkpoint::exported_ranks);
   if (own_at == header.tensors.end() || ranks_at == header.tensors.end()) return;
   std::vector<checkpoint::TensorEntry> order;
+  std::int64_t end = header.data_begin;
+  for (const auto& [name, entry] : header.tensors) end = std::max(end, entry.end);
+  file.resize(static_cast<std::size_t>(end));  // an export has no bytes beside its tensors
   for (const auto& [name, entry] : header.tensors)
     if (name != checkpoint::exported_digests && name != checkpoint::exported_ranks) order.push_back(entry);
   std::ranges::stable_sort(order, {}, &checkpoint::TensorEntry::begin);
@@ -51,7 +54,7 @@ void sign(std::string& file, const std::filesystem::path& path) {
 
 }  // namespace
 
-void exports(Bytes input) {
+bool exports(Bytes input) {
   static const Directory dir;
   const std::string_view part = parts_of(input)[0];
   if (part.starts_with('{'))
@@ -75,14 +78,17 @@ void exports(Bytes input) {
     sign(file, dir.path() / name);
     dir.write(name, file);
   });
-  expect_only({ErrorKind::checkpoint, ErrorKind::unsupported}, [&] {
+  return expect_only({ErrorKind::checkpoint, ErrorKind::unsupported}, [&] {
     const auto opened = checkpoint::Checkpoint::open(dir.path());
     if (opened.exported() == nullptr) std::abort();
     const Workers workers(1);
-    for (const auto& tensor : opened.exported()->header().tensors)
-      if (tensor.first != checkpoint::exported_digests && tensor.first != checkpoint::exported_ranks)
-        opened.exported()->check(tensor.first, workers);
     checkpoint::Faults faults;
+    for (const auto& tensor : opened.exported()->header().tensors)
+      if (tensor.first != checkpoint::exported_digests && tensor.first != checkpoint::exported_ranks) {
+        checkpoint::ExportedValues values(tensor.second);
+        opened.exported()->check(tensor.first, workers, &values);
+        values.report({0, std::string(tensor.first), 0, "file"}, faults);
+      }
     for (const std::int64_t l : opened.moe_layers()) {
       if (opened.layer(l).kind() == checkpoint::ExpertKind::nvfp4) opened.layer(l).scales(faults);
       opened.layer(l).scan_extras(faults);

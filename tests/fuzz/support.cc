@@ -46,11 +46,12 @@ std::vector<std::string_view> parts_of(Bytes input) {
   return out;
 }
 
-void expect_only(std::initializer_list<ErrorKind> kinds, FunctionRef<void()> step) {
+bool expect_only(std::initializer_list<ErrorKind> kinds, FunctionRef<void()> step) {
   try {
     step();
+    return true;
   } catch (const Error& e) {
-    if (std::find(kinds.begin(), kinds.end(), e.kind()) != kinds.end()) return;
+    if (std::find(kinds.begin(), kinds.end(), e.kind()) != kinds.end()) return false;
     std::fprintf(stderr, "an error of kind %d: %s\n", e.exit_code(), e.what());
     std::abort();
   }

@@ -35,8 +35,8 @@ class Directory {
 
 std::vector<std::string_view> parts_of(Bytes input);
 
-// Runs `step`, which may throw an Error of one of these kinds. Anything else ends the process, so that the
-// fuzzer keeps the input.
-void expect_only(std::initializer_list<ErrorKind> kinds, FunctionRef<void()> step);
+// Runs `step`, which may throw an Error of one of these kinds: whether it threw none. Anything else ends the
+// process, so that the fuzzer keeps the input.
+bool expect_only(std::initializer_list<ErrorKind> kinds, FunctionRef<void()> step);
 
 }  // namespace kerf::fuzz

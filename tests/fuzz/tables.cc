@@ -5,11 +5,11 @@
 
 namespace kerf::fuzz {
 
-void tables(Bytes input) {
+bool tables(Bytes input) {
   static const Directory dir;
   dir.write("table.json", parts_of(input)[0]);
   const std::filesystem::path path = dir.path() / "table.json";
-  expect_only({ErrorKind::usage}, [&] {
+  bool whole = expect_only({ErrorKind::usage}, [&] {
     const auto lists = tactics::read_lists(path);
     // What was read can be written, and says the same again.
     tactics::write_lists(dir.path() / "again.json", lists);
@@ -24,7 +24,9 @@ void tables(Bytes input) {
     if (read.refused) return;
     tactics::write_cache(path, setting, read.entries);
     if (tactics::read_cache(path, setting).entries != read.entries) std::abort();
+    whole = true;
   });
+  return whole;
 }
 
 }  // namespace kerf::fuzz

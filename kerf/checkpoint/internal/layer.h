@@ -26,7 +26,10 @@ struct LayerSource {
   std::int64_t hidden = 0;
   std::int64_t intermediate = 0;
   std::int64_t model_hidden = 0;
-  std::string quant_algo;  // of this layer's experts
+  std::string quant_algo = {};  // of this layer's experts
+  // Where there is none: what says so, or what does not.
+  std::string no_algo_by = "neither hf_quant_config.json nor config.json gives them a quant_algo";
+  std::string no_block = {};  // MoeLayer::no_block()
 };
 
 class Layer : public MoeLayer {
@@ -44,6 +47,7 @@ class Layer : public MoeLayer {
   std::int64_t scan_block_scales(std::int64_t e, Faults& faults) const final;
   void scan_values(std::int64_t e, Faults& faults) const final;
   void scan_extras(Faults& faults) const final;
+  [[nodiscard]] const std::string& no_block() const final { return source_.no_block; }
   [[nodiscard]] BlockFiles block(bool pool) const final;
   void check_block(Faults& faults) const final;
   void scan_block(Faults& faults) const final;

@@ -51,6 +51,10 @@ ExpertName parse_expert_name(std::string_view rest);
 // weight and its selection bias have several.
 std::span<const std::string_view> spellings(std::string_view name);
 
+// Of a name's rest: what it says the layer has that the block around the experts does not compute ("a bias of
+// the router's logits", "shared experts"). Empty for everything else.
+std::string_view beyond_block(std::string_view rest);
+
 using checkpoint::post_norm_name;
 using checkpoint::selection_bias_name;
 
