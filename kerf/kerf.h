@@ -26,6 +26,7 @@
 #include "kerf/comm/agree.h"
 #include "kerf/comm/all_reduce.h"
 #include "kerf/comm/engine_all_reduce.h"
+#include "kerf/comm/engine_group.h"
 #include "kerf/comm/facts.h"
 #include "kerf/comm/grid.h"
 #include "kerf/comm/group.h"

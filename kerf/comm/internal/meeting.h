@@ -38,6 +38,9 @@ struct Post {
 // O(ranks^2), allocates only for a reason.
 Verdict inconsistent(std::span<const Post> posts, std::span<const int> names);
 
+// The part of it that rank `rank` sees in its own post.
+Verdict inconsistent_alone(const Post& post, std::size_t rank, std::span<const int> names);
+
 class Meeting {
  public:
   // `names`: the numbers that messages call the ranks by, one a rank.

@@ -49,9 +49,27 @@ std::size_t wanted_out(const Post& post, std::size_t ranks) {
   return 0;
 }
 
-Verdict inconsistent_alone(std::size_t rank, int rank_name, const Post& post, std::size_t ranks) {
+// What one rank sends to another must be what the other expects.
+Verdict unequal_pairs(std::span<const Post> posts, std::span<const int> names) {
+  for (std::size_t s = 0; s < posts.size(); ++s) {
+    for (std::size_t d = 0; d < posts.size(); ++d) {
+      const auto sent = static_cast<std::size_t>(posts[s].send[d].packed_bytes());
+      const std::size_t wanted = posts[d].received[s].size();
+      if (sent != wanted)
+        return because(ErrorKind::bug, "{} '{}': rank {} sends {} bytes to rank {}, which wants {}",
+                       name(Collective::all_to_all), posts[s].what, names[s], sent, names[d], wanted);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Verdict inconsistent_alone(const Post& post, std::size_t rank, std::span<const int> names) {
+  const std::size_t ranks = names.size();
   const auto refuse = [&](const std::string& text) {
-    return because(ErrorKind::bug, "{} '{}': rank {} {}", name(post.collective), post.what, rank_name, text);
+    return because(ErrorKind::bug, "{} '{}': rank {} {}", name(post.collective), post.what, names[rank],
+                   text);
   };
   if (post.collective == Collective::all_to_all) {
     if (post.send.size() != ranks)
@@ -72,22 +90,6 @@ Verdict inconsistent_alone(std::size_t rank, int rank_name, const Post& post, st
   return std::nullopt;
 }
 
-// What one rank sends to another must be what the other expects.
-Verdict unequal_pairs(std::span<const Post> posts, std::span<const int> names) {
-  for (std::size_t s = 0; s < posts.size(); ++s) {
-    for (std::size_t d = 0; d < posts.size(); ++d) {
-      const auto sent = static_cast<std::size_t>(posts[s].send[d].packed_bytes());
-      const std::size_t wanted = posts[d].received[s].size();
-      if (sent != wanted)
-        return because(ErrorKind::bug, "{} '{}': rank {} sends {} bytes to rank {}, which wants {}",
-                       name(Collective::all_to_all), posts[s].what, names[s], sent, names[d], wanted);
-    }
-  }
-  return std::nullopt;
-}
-
-}  // namespace
-
 Verdict inconsistent(std::span<const Post> posts, std::span<const int> names) {
   const Post& first = posts.front();
   for (std::size_t r = 1; r < posts.size(); ++r) {
@@ -97,7 +99,7 @@ Verdict inconsistent(std::span<const Post> posts, std::span<const int> names) {
                      name(post.collective), post.what, names[0], name(first.collective), first.what);
   }
   for (std::size_t r = 0; r < posts.size(); ++r)
-    if (Verdict verdict = inconsistent_alone(r, names[r], posts[r], posts.size())) return verdict;
+    if (Verdict verdict = inconsistent_alone(posts[r], r, names)) return verdict;
   for (std::size_t r = 1; r < posts.size(); ++r)
     if (posts[r].mine.size() != first.mine.size())
       return because(ErrorKind::bug, "{} '{}': rank {} brings {} bytes, rank {} {}", name(first.collective),
