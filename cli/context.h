@@ -50,12 +50,12 @@ struct Context {
   Context(Context&&) = delete;
   Context& operator=(Context&&) = delete;
 
-  bool json = false;                   // --json: one JSON value on standard output instead of text
-  bool quiet = false;                  // --quiet: warnings and errors only
-  bool verbose = false;                // --verbose: details besides
-  bool speaks = true;                  // false: another process reports; errors alone are this one's to print
-  int rank = 0;                        // of this process, where it is a rank
-  std::unique_ptr<comm::Program> mpi;  // where this process is a rank of several, by MPI or TCP
+  bool json = false;     // --json: one JSON value on standard output instead of text
+  bool quiet = false;    // --quiet: warnings and errors only
+  bool verbose = false;  // --verbose: details besides
+  bool speaks = true;    // false: another process reports; errors alone are this one's to print
+  int rank = 0;          // of this process, where it is a rank
+  std::unique_ptr<comm::Program> program;  // where this process is a rank of several, by MPI or TCP
   Output out;
   Log log;  // to standard error, as quiet and verbose say; any thread may call it
 

@@ -106,16 +106,16 @@ int run(int argc, char** argv, Context& context) {
     }
   });
   time.lap("in all");
-  if (!context.mpi) {
+  if (!context.program) {
     if (failed) print_error(*failed, context);
     return failed ? static_cast<int>(failed->kind) : code;
   }
   if (!failed) failed = unwritten(context);
-  failed = context.mpi->settle(failed, group_failed);
+  failed = context.program->settle(failed, group_failed);
   if (failed && !failed->text.empty()) print_error(*failed, context);
   if (failed) code = static_cast<int>(failed->kind);
   (void)std::fflush(stderr);
-  context.mpi->end(code);
+  context.program->end(code);
   return code;
 }
 
@@ -159,7 +159,7 @@ int main(int argc, char** argv) {
     kerf::cli::Context context;
     const int code = kerf::cli::run(argc, argv, context);
     if (const kerf::Verdict failed = kerf::cli::unwritten(context)) {
-      if (!failed->text.empty() && !context.mpi) context.error(failed->text);
+      if (!failed->text.empty() && !context.program) context.error(failed->text);
       return code != 0 ? code : kerf::cli::exit_output;
     }
     return code;

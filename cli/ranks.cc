@@ -40,8 +40,8 @@ void join_mpi(const RankOptions& options, Context& context) {
                             options.device));
   comm::MpiOptions mpi;
   if (const auto seconds = timeout()) mpi.timeout = std::chrono::seconds(*seconds);
-  context.mpi = comm::start_mpi(mpi);
-  const comm::Group& group = context.mpi->group();
+  context.program = comm::start_mpi(mpi);
+  const comm::Group& group = context.program->group();
   context.rank = group.rank();
   // Where a launcher counts otherwise, it has not started what MPI knows.
   const Launch launch = find_launch(launch_environment());
@@ -69,7 +69,7 @@ void join_nccl(const RankOptions& options, Context& context) {
   cuda::use_device(device_of(meeting, cuda::device_count()));
   comm::TcpOptions tcp = meeting.tcp;
   if (const auto seconds = timeout()) tcp.timeout = std::chrono::seconds(*seconds);
-  context.mpi = comm::start_tcp(tcp);
+  context.program = comm::start_tcp(tcp);
 }
 
 // This process as a rank of several.
@@ -78,7 +78,7 @@ void join(RankOptions& options, Context& context) {
     join_nccl(options, context);
   else
     join_mpi(options, context);
-  const comm::Group& group = context.mpi->group();
+  const comm::Group& group = context.program->group();
   context.rank = group.rank();
   if (group.rank() != 0) {
     context.speaks = false;
@@ -93,7 +93,7 @@ void join(RankOptions& options, Context& context) {
                     group.size() == 1 ? "" : "es"));
   options.ranks = group.size();
   options.ranks_given = true;
-  options.host = context.mpi->host();
+  options.host = context.program->host();
 }
 
 // The names of a list of parts of one kind, after `first`.
@@ -203,8 +203,8 @@ void check_rank_options(RankOptions& options, Context& context) {
 
 void require_same_options(const RankOptions& options, const Context& context, const std::string& command,
                           const std::vector<std::pair<std::string, std::string>>& more) {
-  if (!context.mpi) return;
-  comm::require_same(context.mpi->group(), "comparing the ranks' options", [&] {
+  if (!context.program) return;
+  comm::require_same(context.program->group(), "comparing the ranks' options", [&] {
     const auto number = [](const std::optional<std::int64_t>& n) {
       return n ? std::to_string(*n) : std::string("not given");
     };
@@ -236,15 +236,15 @@ checkpoint::Checkpoint opened(const std::string& path, std::optional<int> readin
   if (reading_rank && options.device != "cpu")
     throw Error(ErrorKind::unsupported,
                 "--load-from-rank: experts on a device are read from files, on every rank");
-  if (!context.mpi || !reading_rank) return checkpoint::Checkpoint::open(path);
+  if (!context.program || !reading_rank) return checkpoint::Checkpoint::open(path);
   refuse_rank(*reading_rank, options.ranks);
-  return decode::fed_from(context.mpi->group(), *reading_rank,
+  return decode::fed_from(context.program->group(), *reading_rank,
                           [&] { return checkpoint::Checkpoint::open(path); });
 }
 
 checkpoint::Checkpoint for_rank(const checkpoint::Checkpoint& from, std::optional<int> reading_rank,
                                 const Context& context, const decode::Rank& rank) {
-  if (context.mpi || !reading_rank) return from;
+  if (context.program || !reading_rank) return from;
   return decode::fed_from(rank.group, *reading_rank, [&] { return from; });
 }
 
@@ -301,8 +301,8 @@ bool run_ranks(const RankOptions& options, const Context& context,
     body(decode::Rank{group, meter, Workers(threads), context.log, grid ? &*grid : nullptr, nullptr,
                       on_device ? &device_meter : nullptr});
   };
-  if (context.mpi) {
-    comm::Group& group = context.mpi->group();
+  if (context.program) {
+    comm::Group& group = context.program->group();
     if (options.group == "nccl") {
       comm::NcclOptions nccl;
       nccl.library = nccl_file();

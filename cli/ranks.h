@@ -39,8 +39,9 @@ void add_op_options(CLI::App& command, RankOptions& options);
 void add_grid_options(CLI::App& command, RankOptions& options);
 
 // Before any work: what this program lacks (unsupported for a group, device for a device), and what the
-// environment says wrong (usage). With --group mpi or nccl this process becomes a rank: context.mpi; ranks
-// are as many as there are processes (usage: --ranks says something else), and all but rank 0 fall silent.
+// environment says wrong (usage). With --group mpi or nccl this process becomes a rank: context.program;
+// ranks are as many as there are processes (usage: --ranks says something else), and all but rank 0 fall
+// silent.
 void check_rank_options(RankOptions& options, Context& context);
 
 // Where ranks are processes, each with a command line of its own: Error{usage}, the same in all of them,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -26,10 +25,6 @@ using internal::Post;
 
 const std::uint16_t* as_bf16(std::span<const std::byte> bytes) {
   return reinterpret_cast<const std::uint16_t*>(bytes.data());
-}
-
-void copy_host(std::span<const std::byte> from, std::byte* to) {
-  if (!from.empty() && from.data() != to) std::memcpy(to, from.data(), from.size());
 }
 
 // Every meeting of a process's ranks: that of all of them, and those of the parts they split into. A rank
@@ -118,7 +113,8 @@ class LocalGroup final : public Group {
     const std::size_t first = mine.size() * me() / ranks;
     const std::size_t end = mine.size() * (me() + 1) / ranks;
     reduce(first, end, [&](std::size_t at, std::span<const std::uint16_t> run) {
-      for (const Post& post : meeting_.posts()) copy_host(std::as_bytes(run), post.out.data() + 2 * at);
+      for (const Post& post : meeting_.posts())
+        internal::copy_host(std::as_bytes(run), post.out.data() + 2 * at);
     });
     meeting_.part();
   }

@@ -67,6 +67,10 @@ struct StridedBytes {
   std::int64_t run_bytes = 0;
 
   [[nodiscard]] std::int64_t packed_bytes() const { return planes * runs * run_bytes; }
+  // Whether it lies as it would packed.
+  [[nodiscard]] bool packed() const {
+    return (runs == 1 || run_stride == run_bytes) && (planes == 1 || plane_stride == runs * run_bytes);
+  }
 };
 
 // Copies the packed form to `to` (packed_bytes() of them).

@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <mutex>
 #include <span>
 #include <string>
@@ -20,6 +21,11 @@
 #include "kerf/tensor/view.h"
 
 namespace kerf::comm::internal {
+
+// Bytes of host memory, which may be where they belong already.
+inline void copy_host(std::span<const std::byte> from, std::byte* to) {
+  if (!from.empty() && from.data() != to) std::memcpy(to, from.data(), from.size());
+}
 
 enum class Collective : std::uint8_t { barrier, all_gather, all_to_all, all_reduce, reduce_scatter, lend };
 

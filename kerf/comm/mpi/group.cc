@@ -23,10 +23,6 @@ using internal::Post;
 // Values of all ranks that a sum holds at a time; up to so many in all, every rank gets everything.
 constexpr std::size_t kHeld = std::size_t{1} << 20;
 
-void copy_host(std::span<const std::byte> from, std::byte* to) {
-  if (!from.empty() && from.data() != to) std::memcpy(to, from.data(), from.size());
-}
-
 class MpiGroup final : public Group {
  public:
   MpiGroup(Process& process, std::vector<int> members, int number)
@@ -65,9 +61,9 @@ class MpiGroup final : public Group {
     const Post post{.collective = Collective::all_gather, .what = what, .mine = mine, .out = all};
     meet(post);
     const auto part = [&](int s) { return all.data() + static_cast<std::size_t>(s) * mine.size(); };
-    copy_host(mine, part(rank_));
+    internal::copy_host(mine, part(rank_));
     if (internal::data_in_message(post, members_.size())) {
-      for_each_peer([&](int s) { copy_host(data_[static_cast<std::size_t>(s)], part(s)); });
+      for_each_peer([&](int s) { internal::copy_host(data_[static_cast<std::size_t>(s)], part(s)); });
       return;
     }
     const Datatype type = Datatype::contiguous(static_cast<std::int64_t>(mine.size()));

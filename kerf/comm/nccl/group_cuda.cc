@@ -43,11 +43,6 @@ std::string in_words_of(std::string text, std::string_view what) {
 
 bool on_device(const void* at) { return at != nullptr && cuda::on_device(at); }
 
-bool lies_packed(const StridedBytes& b) {
-  const bool runs = b.runs == 1 || b.run_stride == b.run_bytes;
-  return runs && (b.planes == 1 || b.plane_stride == b.runs * b.run_bytes);
-}
-
 StridedBytes packed(std::span<const std::byte> bytes) {
   const auto n = static_cast<std::int64_t>(bytes.size());
   return {bytes.data(), 1, n, 1, n, n};
@@ -345,7 +340,7 @@ class NcclGroup final : public Group {
       const std::size_t r = (me + i) % ranks_;
       if (const std::size_t bytes = due(static_cast<std::size_t>(send[r].packed_bytes())); bytes > 0) {
         const std::byte* from = nullptr;
-        if (lies_packed(send[r]) && on_device(send[r].base)) {
+        if (send[r].packed() && on_device(send[r].base)) {
           from = send[r].base + at;
         } else {
           std::byte* stage = staging_.send(room * ranks_) + r * room;

@@ -1,7 +1,6 @@
 #include "kerf/comm/tcp/group.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <utility>
 
@@ -20,15 +19,6 @@ using internal::Post;
 
 // Values of all ranks that a sum holds at a time.
 constexpr std::size_t kHeld = std::size_t{1} << 20;
-
-void copy_host(std::span<const std::byte> from, std::byte* to) {
-  if (!from.empty() && from.data() != to) std::memcpy(to, from.data(), from.size());
-}
-
-bool lies_packed(const tensor::StridedBytes& b) {
-  const bool runs = b.runs == 1 || b.run_stride == b.run_bytes;
-  return runs && (b.planes == 1 || b.plane_stride == b.runs * b.run_bytes);
-}
 
 class TcpGroup final : public Group {
  public:
@@ -59,9 +49,9 @@ class TcpGroup final : public Group {
     const Post post{.collective = Collective::all_gather, .what = what, .mine = mine, .out = all};
     meet(post);
     const auto part = [&](int s) { return all.subspan(at(s) * mine.size(), mine.size()); };
-    copy_host(mine, part(rank_).data());
+    internal::copy_host(mine, part(rank_).data());
     if (internal::data_in_message(post, members_.size())) {
-      for_each_peer([&](int s) { copy_host(data_[at(s)], part(s).data()); });
+      for_each_peer([&](int s) { internal::copy_host(data_[at(s)], part(s).data()); });
       return;
     }
     for_each_peer([&](int s) {
@@ -79,7 +69,7 @@ class TcpGroup final : public Group {
       const tensor::StridedBytes& block = send[at(s)];
       const auto bytes = static_cast<std::size_t>(block.packed_bytes());
       if (bytes == 0) return;
-      if (lies_packed(block)) {
+      if (block.packed()) {
         out_.push_back({number(s), {block.base, bytes}});
         return;
       }

@@ -63,11 +63,14 @@ class HalfExperts final : public DeviceExperts {
   }
 
   // A tile that holds half as many rows again as an expert has on average: one with more takes a second tile,
-  // for which its weights are read again.
+  // for which its weights are read again. K is split where GEMM1 has no more units of 128 rows than there are
+  // multiprocessors.
   [[nodiscard]] Tactic default_tactic(std::int64_t tokens) const override {
+    const std::int64_t units = tokens * top_k() * (2 * shape().intermediate / rows_of_unit(1));
+    const int config = units <= multiprocessors_ ? 1 : 0;
     for (const int tile : tiles)
-      if (2 * tile * num_experts() >= 3 * tokens * top_k()) return {tile, 0};
-    return {tiles.back(), 0};
+      if (2 * tile * num_experts() >= 3 * tokens * top_k()) return {tile, config};
+    return {tiles.back(), config};
   }
 
   [[nodiscard]] std::size_t scratch_bytes(const routing::MetadataShape& step,
@@ -112,7 +115,10 @@ class HalfExperts final : public DeviceExperts {
                          .counters = scratch.counters.data(),
                          .hidden = static_cast<int>(shape().hidden),
                          .intermediate = static_cast<int>(shape().intermediate),
-                         .most_tiles = static_cast<int>(step.max_tiles())};
+                         .most_tiles = static_cast<int>(step.max_tiles()),
+                         // With more rows a tile, putting them in order for each unit anew costs more than
+                         // waiting until all are.
+                         .direct = tokens.count * top_k() <= num_experts()};
     cuda::launch(kernel.launch,
                  {dim3(static_cast<unsigned>(kernel.blocks * multiprocessors_)), dim3(half_threads),
                   static_cast<std::size_t>(kernel.shared_bytes)},

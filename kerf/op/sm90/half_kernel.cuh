@@ -94,6 +94,16 @@ class HalfBlock {
         live_(*step.live_tiles),
         work_(step.hidden, step.intermediate, live_, split) {}
 
+  // What is read of the metadata for a block's first unit, if that is one of GEMM1, before it is known that
+  // it is: one wait instead of three.
+  static __device__ void ask_for_first_unit(const HalfStep& step) {
+    const auto at = static_cast<int>(blockIdx.x) / (2 * step.intermediate / rows_of_unit(split));
+    if (at >= step.most_tiles) return;
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(step.tile_to_expert + at));
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(step.tile_to_limit + at));
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(step.permuted_to_token + at * tile));
+  }
+
   // By one thread: hands out units and fetches their weights.
   __device__ void fetch_weights() {
     RingPlace<Shared::stages> stage{0, 1};
@@ -124,24 +134,31 @@ class HalfBlock {
     }
   }
 
-  // By one thread: fetches the tokens' values, once they are there.
-  __device__ void fetch_tokens() {
+  // By one warp: the tokens' values, once they are there.
+  __device__ void fetch_tokens(int lane) {
     RingPlace<Shared::stages> stage{0, 1};
     RingPlace<Shared::slots> slot;
     for (std::int32_t item; (item = take(slot)) >= 0;) {
+      __syncwarp();  // nobody is an item behind, whose slot might be written to
       const HalfUnit unit = work_.unit(static_cast<std::uint32_t>(item));
+      if constexpr (Chunk::direct(tile))
+        if (p_.direct && !unit.second) {
+          put_rows(unit.tile, stage, lane);
+          continue;
+        }
       const HalfMatrix w = matrix(unit.second);
       const int count = p_.tile_to_limit[unit.tile] - unit.tile * tile;  // rows that exist
       const int blocks = w.k / 64;
       const std::uint16_t* from =
           (unit.second ? p_.h : p_.gathered) + static_cast<std::int64_t>(unit.tile) * w.k * tile;
-      if (unit.second)
+      if (lane == 0 && unit.second)
         await(half_counters + unit.tile,
               static_cast<std::uint32_t>(work_.first_units * (split == 1 ? 2 : 1)));
-      else
+      else if (lane == 0)
         await(gathered_shares, gathering_blocks());
       constexpr int a_stage = Shared::chunks * Shared::blocks;
       for (int block = 0; block < blocks; block += a_stage, stage.advance()) {
+        if (lane != 0) continue;
         barrier_wait(shared_.empty + stage.at, stage.parity);
         std::uint8_t* to = shared_.ring + stage.at * Shared::stage_bytes + Shared::tokens_at;
         std::uint64_t* barrier = shared_.full + stage.at;
@@ -159,6 +176,7 @@ class HalfBlock {
   // a row's limit and token are read before it is known whether its tile is live: what they hold then is not
   // used.
   __device__ void gather() const {
+    if (Chunk::direct(tile) && p_.direct) return;
     if (blockIdx.x >= gathering_blocks()) return;
     const int pieces = p_.hidden / 8;  // of a row
     const std::int64_t all = static_cast<std::int64_t>(p_.most_tiles) * tile * pieces;
@@ -258,9 +276,65 @@ class HalfBlock {
   }
   // Until a counter is there. What was written before may then be fetched by bulk copies.
   __device__ void await(int counter, std::uint32_t wanted) const {
-    while (static_cast<std::uint32_t>(load_acquire(p_.counters + counter)) < wanted) {
-    }
+    while (static_cast<std::uint32_t>(load_acquire(p_.counters + counter)) < wanted) __nanosleep(64);
     asm volatile("fence.proxy.async;" ::: "memory");
+  }
+
+  // By one warp: the values of a tile's tokens, from x into the stages of a unit of GEMM1. Each lane has four
+  // loads of 16 bytes under way: of four stages where there is one row, of several rows elsewhere.
+  __device__ void put_rows(int tile_index, RingPlace<Shared::stages>& stage, int lane) const {
+    constexpr int a_stage = Shared::chunks * Shared::blocks;  // blocks of 64 values
+    constexpr int parts = 8 * a_stage / 32;                   // of a row's values in a stage, 8 a lane
+    static_assert(8 * a_stage % 32 == 0);
+    const int pieces = p_.hidden / 8;  // of a row
+    const int first = tile_index * tile;
+    const int count = max(p_.tile_to_limit[tile_index] - first, 1);
+    const int tokens = lane < count ? p_.permuted_to_token[first + lane] : 0;
+    struct Place {
+      int piece = 0;  // the first of a stage's
+      int row = 0;
+      int part = 0;
+      __device__ bool begins() const { return row == 0 && part == 0; }
+    };
+    const auto advance = [&](Place& at) {
+      if (++at.part < parts) return;
+      at.part = 0;
+      if (++at.row < count) return;
+      at.row = 0;
+      at.piece += 8 * a_stage;
+    };
+    const auto load = [&](const Place& at) {
+      const std::int64_t token = __shfl_sync(0xFFFFFFFFU, tokens, at.row);
+      const int piece = at.piece + 32 * at.part + lane;
+      return piece < pieces ? *reinterpret_cast<const uint4*>(p_.x + token * p_.hidden + 8 * piece) : uint4{};
+    };
+    uint4 values[4];
+    Place from;
+#pragma unroll
+    for (uint4& v : values) {
+      v = load(from);
+      advance(from);
+    }
+    for (Place to; to.piece < pieces;) {
+#pragma unroll
+      for (uint4& v : values) {
+        if (to.piece >= pieces) break;
+        if (to.begins()) barrier_wait(shared_.empty + stage.at, stage.parity);
+        const int piece = 32 * to.part + lane;
+        if (to.piece + piece < pieces)
+          Chunk::put(shared_.ring + stage.at * Shared::stage_bytes + Shared::tokens_at +
+                         piece / 8 * Shared::block_bytes,
+                     to.row, piece % 8, v);
+        v = load(from);
+        advance(from);
+        advance(to);
+        if (!to.begins()) continue;
+        proxy_fence();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(shared_.full + stage.at);
+        stage.advance();
+      }
+    }
   }
 
   // All of K, a stage at a time; in the end nothing is under way and the stages are left.
@@ -366,7 +440,7 @@ __global__ void __launch_bounds__(half_threads, Chunk::resident(tile, split))
                  const __grid_constant__ HalfStep step) {
   extern __shared__ __align__(1024) std::uint8_t memory[];
   const int warp = static_cast<int>(threadIdx.x / 32);
-  const bool first_lane = threadIdx.x % 32 == 0;
+  const int lane = static_cast<int>(threadIdx.x % 32);
   if (threadIdx.x == half_consumers) {
     HalfShared<Chunk, tile, split>(memory).begin();
     tensor_prefetch(&w13);
@@ -374,14 +448,15 @@ __global__ void __launch_bounds__(half_threads, Chunk::resident(tile, split))
   }
   __syncthreads();
   cuda::begin_overlapped();
+  if (warp >= half_consumers / 32 && lane == 0) HalfBlock<Chunk, tile, split>::ask_for_first_unit(step);
   HalfBlock<Chunk, tile, split> block(step, &w13, &w2, memory);
   if (warp < half_consumers / 32) {
     block.gather();
     block.multiply();
   } else if (warp == half_consumers / 32) {
-    if (first_lane) block.fetch_weights();
-  } else if (first_lane) {
-    block.fetch_tokens();
+    if (lane == 0) block.fetch_weights();
+  } else {
+    block.fetch_tokens(lane);
   }
 }
 

@@ -41,6 +41,8 @@ struct Bf16Chunk {
   // Blocks that a multiprocessor is to have; chunks of a stage, for each part of the split.
   static constexpr int resident(int /*tile*/, int /*split*/) { return 2; }
   static constexpr int depth(int /*tile*/, int /*split*/) { return 1; }
+  // Whether the tokens' values may come straight from x, without being gathered by all blocks first.
+  static constexpr bool direct(int /*tile*/) { return false; }
 
   // Bytes that load() will bring.
   static __device__ std::uint32_t incoming(const HalfMatrix& /*w*/, int /*chunk*/, int rows) {
@@ -101,6 +103,18 @@ struct Fp4Chunk {
   static constexpr int resident(int tile, int split) { return tile == 64 && split == 2 ? 1 : 2; }
   // Waiting takes instructions that decoding wants too: with two chunks a stage there is half as much of it.
   static constexpr int depth(int tile, int /*split*/) { return tile <= 16 ? 2 : 1; }
+  // A tile of few rows is little for each unit to put in order for itself, and nobody waits for others then.
+  static constexpr bool direct(int tile) { return tile == 8; }
+  // Values 8 p to 8 p + 7 of the 64 of a row, into their places in a block [tile, 64].
+  static __device__ void put(std::uint8_t* block, int row, int p, uint4 values) {
+    static_assert(decoded_place(0) + 1 == decoded_place(4) && decoded_place(3) + 1 == decoded_place(7));
+    const std::uint32_t pairs[4] = {
+        __byte_perm(values.x, values.z, 0x5410), __byte_perm(values.x, values.z, 0x7632),
+        __byte_perm(values.y, values.w, 0x5410), __byte_perm(values.y, values.w, 0x7632)};
+#pragma unroll
+    for (int n = 0; n < 4; ++n)  // values n and n + 4 are neighbours
+      *reinterpret_cast<std::uint32_t*>(block + 2 * swizzled(row, place(8 * p + n))) = pairs[n];
+  }
 
   static __device__ int scale_tiles(const HalfMatrix& w, int chunk) { return min(2, w.k / 64 - 2 * chunk); }
   static __device__ std::uint32_t incoming(const HalfMatrix& w, int chunk, int rows) {

@@ -39,6 +39,7 @@ struct HalfStep {
   int hidden;
   int intermediate;
   int most_tiles;  // the metadata's max_tiles
+  bool direct;     // kernels that can take the tokens' values straight from x do
 };
 
 // Of the counters: units handed out, blocks that have gathered their share of x, then for each tile how much
