@@ -42,6 +42,10 @@ std::string got_and_wanted(const Slot& slot, const TensorEntry& entry, const Lay
 
 BlockFiles Layer::block(bool pool) const {
   if (!no_block().empty()) fail(ErrorKind::unsupported, "layer {}: {}", index(), no_block());
+  for (const std::string_view suffix : {pre_proj_name, pre_norm_name, post_proj_name})
+    if (const Located* located = pool ? nullptr : find_full(full_name(suffix)))
+      fail(ErrorKind::unsupported, "{}: of a Muse Spark model, which this is not by its configuration",
+           where(full_name(suffix), *located));
   const Slots slots = slots_of(source());
   const auto file = [&](const Slot& slot) {
     const std::string name = full_name(slot.suffix);

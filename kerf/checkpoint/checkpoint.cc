@@ -151,8 +151,13 @@ std::map<std::int64_t, Outline> outline(const std::filesystem::path& directory,
 const Dialect& dialect_of(std::int64_t layer, const Outline& found, internal::Stacked stacked,
                           const ModelConfig& config) {
   internal::Dialects set = found.dialects;
-  if ((set & internal::stacked_dialects()) == 0 || found.root != internal::expert_roots.front())
+  if ((set & internal::stacked_dialects()) == 0) return internal::first_of(set);
+  if (found.root != internal::expert_roots.front()) {
+    if (stacked == internal::Stacked::alternating)
+      fail(ErrorKind::unsupported, "layer {}: {}: kerf does not know how {} stacks its experts below {}",
+           layer, shown(found.first), config.family, found.root);
     return internal::first_of(set);
+  }
   if (stacked == internal::Stacked::unknown)
     fail(ErrorKind::unsupported,
          "layer {}: {}: experts of {} stacked in one tensor: tools have written them as [E, out, in] and as "
@@ -175,6 +180,13 @@ std::string algo_of(const internal::LayerSource& source, internal::QuantisedExpe
   std::string algo = quantised.algo(source.index, experts, modules);
   quantised.require_all_parts(source.index, experts, modules, algo);
   return algo;
+}
+
+// The same, and of a layer that is left out and quantised all the same, the one that counts: where there is
+// one algorithm for all that is not excluded, that is its too.
+std::string algo_that_counts(const std::string& said, const ModelConfig& config) {
+  const bool one = config.quant_algo != internal::mixed_precision && config.quantised_modules.empty();
+  return said.empty() && one ? config.quant_algo : said;
 }
 
 // What the config says of layers, beside those that there are.
@@ -223,6 +235,11 @@ void settle_config(const Layers& layers, ModelConfig& config) {
            "layer {}: {} is there, a selection bias, but {} (config.json): wanted none", l,
            layer->full_name(internal::selection_bias_name), config.router.no_bias_by);
     config.router.selection_bias = true;
+    if (config.router.scoring == "softmax" && config.router.not_computed.empty())
+      config.router.not_computed = fmt::format(
+          "layer {}: {} is there, a selection bias, but this model scores by softmax, and kerf implements a "
+          "bias with sigmoid alone",
+          l, layer->full_name(internal::selection_bias_name));
   }
   if (without != nullptr && (with != nullptr || config.post_norm))
     fail(ErrorKind::checkpoint, "layer {}: {} is missing, wanted BF16 [{}]: {}", without->index(),
@@ -231,6 +248,29 @@ void settle_config(const Layers& layers, ModelConfig& config) {
                          : fmt::format("config.json describes {}, which has it in every layer",
                                        shown(config.architecture)));
   if (with != nullptr && !config.post_norm) config.post_norm = PostNormConfig{};
+}
+
+// An export's file has nothing but what a decode of the experts needs.
+void note_what_is_left_out(const ExportFacts& facts, std::vector<std::string>& notes) {
+  const auto has = [](const ExportedLayer& layer) { return !layer.no_block.empty(); };
+  const auto count = std::ranges::count_if(facts.layers, has);
+  if (count == 0) return;
+  const ExportedLayer& first = *std::ranges::find_if(facts.layers, has);
+  notes.push_back(
+      fmt::format("{} layer{} whose checkpoint has more beside the experts, which is not in an export "
+                  "(first: layer {}, {})",
+                  count, count == 1 ? "" : "s", first.index, first.no_block));
+}
+
+// What kerf does not do of this model's routing.
+void note_routing(const ModelConfig& config, std::vector<std::string>& notes) {
+  if (config.router.weights_on_input)
+    notes.emplace_back(
+        "this model's routing weights multiply the experts' input, which kerf does not do: it routes nothing "
+        "here, and takes rows that are scaled already with weights of 1");
+  if (!config.router.not_computed.empty())
+    notes.push_back(config.router.not_computed +
+                    ": it routes nothing here, and takes routes with their weights");
 }
 
 }  // namespace
@@ -290,9 +330,7 @@ Checkpoint Checkpoint::make(const std::shared_ptr<State>& state) {
     source.no_block = found.no_block;
     const Dialect& dialect = *source.dialect;
     const std::string algo = algo_of(source, quantised);
-    // One algorithm for all that is not excluded is that of an excluded layer that is quantised.
-    const bool one = config.quant_algo != internal::mixed_precision && config.quantised_modules.empty();
-    source.quant_algo = algo.empty() && one ? config.quant_algo : algo;
+    source.quant_algo = algo_that_counts(algo, config);
     if (!config.quant_algo.empty())
       source.no_algo_by = fmt::format(
           "{} does not say how they are quantised: {}, and its quant_algo ({}) is not one for all",
@@ -340,14 +378,8 @@ Checkpoint Checkpoint::make(const std::shared_ptr<State>& state) {
         config.quant_said_in));
   note_layers_without_experts(state->layers, config, state->notes);
   compare_layers(state->layers, config, state->layer_faults);
-  if (config.router.weights_on_input)
-    state->notes.emplace_back(
-        "this model's routing weights multiply the experts' input, which kerf does not do: it routes nothing "
-        "here, and takes rows that are scaled already with weights of 1");
-  if (!config.router.not_computed.empty())
-    state->notes.push_back(config.router.not_computed +
-                           ": it routes nothing here, and takes routes with their weights");
   settle_config(state->layers, state->config);
+  note_routing(config, state->notes);
   Checkpoint out;
   out.state_ = state;
   return out;
@@ -363,9 +395,11 @@ Checkpoint Checkpoint::open_exported(const std::filesystem::path& directory, std
   state->config = config_of(facts.configs, path);
   const ModelConfig& config = state->config;
   state->notes = notes_of(config);
+  note_what_is_left_out(facts, state->notes);
   state->table = std::make_unique<internal::TensorTable>(path);
   state->fingerprint = fingerprint_of(facts.configs, state->table->files(), state->table->headers());
   state->list_shards();
+  internal::QuantisedExperts quantised(config);
   for (const ExportedLayer& layer : facts.layers) {
     if (layer.index >= config.layers)
       fail(ErrorKind::checkpoint, "{}: layer {} of a model of {} layers", path.string(), layer.index,
@@ -374,10 +408,24 @@ Checkpoint Checkpoint::open_exported(const std::filesystem::path& directory, std
         state->table.get(), layer.index,   layer.prefix,        "mlp.experts.",      nullptr,
         config.experts,     config.hidden, config.intermediate, config.model_hidden, config.quant_algo};
     source.no_block = layer.no_block;
+    if (layer.kind == ExpertKind::nvfp4) {
+      internal::LayerSource logical = source;
+      logical.root = layer.root;
+      logical.dialect = &dialect_named(layer.dialect);
+      source.quant_algo = algo_that_counts(algo_of(logical, quantised), config);
+      if (layer.has_inputs != (source.quant_algo == "NVFP4"))
+        fail(ErrorKind::checkpoint,
+             "{}: layer {}: its facts' input_scales is {}, but its experts are quantised as {} by {}, wanted "
+             "{}",
+             path.string(), layer.index, layer.has_inputs,
+             source.quant_algo.empty() ? "nothing" : shown(source.quant_algo), config.quant_said_in,
+             !layer.has_inputs);
+    }
     state->layers.emplace(layer.index, internal::make_exported_layer(std::move(source), layer));
     state->moe_layers.push_back(layer.index);
   }
   settle_config(state->layers, state->config);
+  note_routing(config, state->notes);
   Checkpoint out;
   out.state_ = state;
   return out;

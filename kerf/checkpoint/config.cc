@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <span>
 #include <string>
 
 #include "kerf/base/file.h"
 #include "kerf/base/format.h"
 #include "kerf/base/json.h"
+#include "kerf/base/text.h"
 #include "kerf/checkpoint/export_facts.h"
 #include "kerf/checkpoint/internal/dialect.h"
 #include "kerf/checkpoint/internal/families.h"
@@ -157,6 +157,12 @@ void read_norms(const Keys& keys, const Family& family, ModelConfig& config) {
   config.pool->norm_eps = keys.number("rms_norm_eps", false).value_or(config.pool->norm_eps);
   config.post_norm = PostNormConfig{};
   config.post_norm->eps = post_norm_eps.value_or(config.post_norm->eps);
+  const auto take = [&](std::string_view key, double value) {
+    if (keys.find(key) == nullptr)
+      config.router.assumptions.push_back(fmt::format("no {}: {}, as in {}'s code", key, value, family.name));
+  };
+  take("rms_norm_eps", config.pool->norm_eps);
+  take("post_norm_eps", config.post_norm->eps);
 }
 
 void apply(internal::Quantisation quantisation, ModelConfig& config) {
@@ -277,15 +283,18 @@ ModelConfig read_config_at(const std::filesystem::path& path) {
 }
 
 std::vector<std::string> notes_of(const ModelConfig& config) {
-  constexpr std::size_t most = 8;
-  const std::vector<std::string>& unknown = config.unknown_keys;
-  if (unknown.empty()) return {};
-  const std::span<const std::string> first(unknown.data(), std::min(most, unknown.size()));
-  return {
-      fmt::format("config.json: {} key{} that kerf does not know, taken to say nothing of routed experts: "
-                  "{}{}",
-                  unknown.size(), unknown.size() == 1 ? "" : "s", fmt::join(first, ", "),
-                  unknown.size() > most ? ", ..." : "")};
+  constexpr std::size_t most = 100;      // keys named
+  constexpr std::size_t most_text = 60;  // bytes of each
+  if (config.unknown_keys.empty()) return {};
+  std::vector<std::string> named;
+  for (const std::string& key : config.unknown_keys)
+    if (named.size() < most) named.push_back(cut(key, most_text));
+  const std::size_t all = config.unknown_keys.size();
+  const std::size_t left = all - named.size();
+  return {fmt::format(
+      "config.json: {} key{} that kerf does not know, taken to say nothing of routed experts: "
+      "{}{}",
+      all, all == 1 ? "" : "s", fmt::join(named, ", "), left > 0 ? fmt::format(" and {} more", left) : "")};
 }
 
 std::int64_t routed_layers(const ModelConfig& config) {

@@ -1,6 +1,7 @@
 // config.json and hf_quant_config.json of a model directory: the facts that the routed experts need.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -22,6 +23,10 @@ inline constexpr std::string_view gate_name = "mlp.gate.weight";
 inline constexpr std::string_view pre_proj_name = "mlp.pre_expert_proj.weight";
 inline constexpr std::string_view pre_norm_name = "mlp.pre_expert_norm.weight";
 inline constexpr std::string_view post_proj_name = "mlp.post_expert_proj.weight";
+
+// All of those.
+inline constexpr std::array<std::string_view, 6> beside_experts = {
+    post_norm_name, selection_bias_name, gate_name, pre_proj_name, pre_norm_name, post_proj_name};
 
 // How the model chooses experts, in the checkpoint's own terms.
 struct RouterConfig {

@@ -10,6 +10,7 @@
 #include "kerf/base/text.h"
 #include "kerf/checkpoint/atomic_file.h"
 #include "kerf/checkpoint/dialect.h"
+#include "kerf/checkpoint/internal/names.h"
 
 namespace kerf::checkpoint {
 
@@ -104,7 +105,12 @@ ExportedLayer layer_of(const json& value, const std::string& file) {
   if (kind != "nvfp4" && kind != "bf16") o.wrong("kind", "nvfp4 or bf16");
   out.kind = kind == "nvfp4" ? ExpertKind::nvfp4 : ExpertKind::bf16;
   out.prefix = o.name("prefix");
+  const auto parsed = internal::parse_layer_name(out.prefix + "x");
+  if (!parsed || parsed->layer != out.index || parsed->rest != "x")
+    o.wrong("prefix", fmt::format("how names of layer {} begin", out.index));
   out.root = o.name("root");
+  if (std::ranges::find(internal::expert_roots, out.root) == internal::expert_roots.end())
+    o.wrong("root", "where models keep experts");
   out.dialect = o.text("dialect");
   const auto all = dialects();
   if (std::none_of(all.begin(), all.end(), [&](const Dialect& d) { return d.name == out.dialect; }))
@@ -116,6 +122,9 @@ ExportedLayer layer_of(const json& value, const std::string& file) {
   for (const auto& [name, other] : o.at("names").items()) {
     if (!other.is_string() || printable(other.get<std::string>()) != other.get<std::string>())
       o.wrong("names", "names of tensors");
+    const auto known = internal::spellings(name);
+    if (std::ranges::find(known, other.get<std::string>()) == known.end())
+      o.wrong("names", fmt::format("names that models have for {}", shown(name)));
     out.names.emplace(name, other.get<std::string>());
   }
   out.has_inputs = o.flag("input_scales");

@@ -1,9 +1,12 @@
 #include "kerf/checkpoint/export_file.h"
 
 #include <algorithm>
+#include <array>
+#include <optional>
 
 #include "kerf/base/file.h"
 #include "kerf/base/format.h"
+#include "kerf/base/json.h"
 
 namespace kerf::checkpoint {
 
@@ -16,6 +19,31 @@ std::vector<NamedShape> with_tables(std::vector<NamedShape> tensors, std::int64_
   tensors.push_back({std::string(exported_digests), tensor::Dtype::u8, {rows, 16}});
   tensors.push_back({std::string(exported_ranks), tensor::Dtype::u8, {ranks, 16}});
   return tensors;
+}
+
+// Of experts' weights, in which ranks' files differ.
+constexpr std::array<std::string_view, 4> kWeights = {"w13", "w13_sf", "w2", "w2_sf"};
+
+// What a name is to a layer of an export; nothing where it is none of its tensors'.
+enum class Role { weights, shared };
+std::optional<Role> role_in(const ExportedLayer& layer, std::string_view name) {
+  if (!name.starts_with(layer.prefix)) return std::nullopt;
+  const std::string_view rest = name.substr(layer.prefix.size());
+  const bool nvfp4 = layer.kind == ExpertKind::nvfp4;
+  if (rest.starts_with(exported_experts)) {
+    const std::string_view own = rest.substr(exported_experts.size());
+    const bool weights = std::find(kWeights.begin(), kWeights.end(), own) != kWeights.end();
+    if (weights && (nvfp4 || !own.ends_with("_sf"))) return Role::weights;
+  }
+  const bool scales = nvfp4 && (rest == exported_ws2 || (layer.has_inputs && rest == exported_inputs));
+  const bool beside = std::find(beside_experts.begin(), beside_experts.end(), rest) != beside_experts.end();
+  return scales || beside ? std::optional(Role::shared) : std::nullopt;
+}
+
+std::optional<Role> role_in(const ExportFacts& facts, std::string_view name) {
+  for (const ExportedLayer& layer : facts.layers)
+    if (const auto role = role_in(layer, name)) return role;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -40,6 +68,14 @@ struct ExportFile::State {
     std::vector<Digest> out(static_cast<std::size_t>(rows));
     file->read(found.begin, std::as_writable_bytes(std::span(out)));
     return out;
+  }
+
+  // Tensors that no export has might be taken for something.
+  void check_names() const {
+    for (const auto& [name, entry] : header.tensors)
+      if (name != exported_digests && name != exported_ranks && !role_in(facts, name))
+        fail(ErrorKind::checkpoint, "{}: tensor '{}', which an export of such layers does not have",
+             path.string(), shown(name));
   }
 
   // The header's bytes and the list of digests must be what the writer wrote.
@@ -91,6 +127,7 @@ ExportFile ExportFile::open(const std::filesystem::path& path) {
   if (state->header.stray_bytes != 0)
     fail(ErrorKind::checkpoint, "{}: {} bytes that belong to no tensor, wanted none", path.string(),
          state->header.stray_bytes);
+  state->check_names();
   state->check_tables();
   ExportFile out;
   out.state_ = state;
@@ -116,6 +153,41 @@ TensorEntry ExportFile::entry(std::string_view name) const {
   const auto found = state_->header.tensors.index_of(name);
   if (!found) fail(ErrorKind::checkpoint, "{}: no tensor '{}' in it", state_->path.string(), shown(name));
   return state_->header.tensors.entry(*found);
+}
+
+std::string ExportFile::shared_text() const {
+  ExportFacts facts = state_->facts;
+  facts.rank = 0;
+  nlohmann::json digests = nlohmann::json::object();
+  const TensorEntries& tensors = state_->header.tensors;
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    if (role_in(facts, tensors.name(i)) == Role::shared)
+      digests[std::string(tensors.name(i))] = text_of(state_->digests[i]);
+  return nlohmann::json{{"facts", nlohmann::json::parse(facts.to_json())}, {"tensors", std::move(digests)}}
+      .dump();
+}
+
+Verdict shared_differs(const std::string& one, const std::filesystem::path& one_file,
+                       const std::string& other, const std::filesystem::path& other_file) {
+  if (one == other) return std::nullopt;
+  const auto a = nlohmann::json::parse(one);
+  const auto b = nlohmann::json::parse(other);
+  for (const char* part : {"facts", "tensors"}) {
+    nlohmann::json all = a[part];
+    all.update(b[part]);
+    for (const auto& [key, value] : all.items()) {
+      const auto said = [&](const nlohmann::json& in) {
+        return in[part].contains(key) ? shown(json_text(in[part][key])) : std::string("none");
+      };
+      if (a[part].value(key, nlohmann::json()) != b[part].value(key, nlohmann::json()))
+        return because(ErrorKind::checkpoint,
+                       "{} and {} are of one export, but differ in {}{}: {} and {}, wanted the same",
+                       one_file.string(), other_file.string(),
+                       part == std::string_view("tensors") ? "the digest of " : "", shown(key), said(a),
+                       said(b));
+    }
+  }
+  return because(ErrorKind::checkpoint, "{} and {} differ", one_file.string(), other_file.string());
 }
 
 void ExportFile::check(std::string_view name, const Digest& got) const {

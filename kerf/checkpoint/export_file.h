@@ -44,6 +44,10 @@ class ExportFile {
   [[nodiscard]] TensorEntry entry(std::string_view name) const;
   [[nodiscard]] bool has(std::string_view name) const;
 
+  // What every rank's file of an export says alike, as a JSON text: its facts but for the rank, and the
+  // digests of all tensors but the experts' weights. One text a file of one export.
+  [[nodiscard]] std::string shared_text() const;
+
   // The digest that the tensor must have; Error{checkpoint} that names file, tensor and both digests where
   // `got` is another.
   void check(std::string_view name, const Digest& got) const;
@@ -56,6 +60,11 @@ class ExportFile {
   std::shared_ptr<const State> state_;
   std::shared_ptr<const tensor::Reader> reader_;
 };
+
+// Of two files' shared_text(): nothing, or checkpoint with both files and the first key or tensor that
+// differs.
+Verdict shared_differs(const std::string& one, const std::filesystem::path& one_file,
+                       const std::string& other, const std::filesystem::path& other_file);
 
 // Reads one tensor, all of it at once or some indices of its first dimension at a time; finish() checks the
 // digest once each was read.

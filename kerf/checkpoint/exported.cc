@@ -69,9 +69,10 @@ class ExportedExperts final : public Layer {
 }  // namespace
 
 std::unique_ptr<Layer> make_exported_layer(LayerSource source, const ExportedLayer& facts) {
-  static constexpr Dialect exported{.name = "exported", .projections = {"gate", "up", "down"}, .parts = {}};
+  static constexpr Dialect exported{.name = "exported",
+                                    .projections = {"gate", "up", "down"},
+                                    .parts = {"", "", ".weight_scale_2", ".input_scale"}};
   source.dialect = &exported;
-  if (!facts.has_inputs) source.quant_algo = "W4A16_NVFP4";  // whichever layers of a mixed one are
   return std::make_unique<ExportedExperts>(std::move(source), facts);
 }
 

@@ -39,6 +39,7 @@ bool python_refuses(std::string_view text) {
     if (text[i] == '\\') {
       const char c = at(++i);
       if ((c == 'b' || c == 'B' || c == 'A') && repeats_at(i + 1)) return true;
+      if (c >= '0' && c <= '9') return true;  // a back reference or an octal number, by rules of their own
     } else if (text[i] == '[') {
       ++i;
       if (at(i) == '^') ++i;

@@ -129,8 +129,9 @@ class Reader {
     out_.logit_multiplier = keys_.number(key, true).value_or(1.0);
     if (family_.logit_multiplier == 0 && out_.logit_multiplier != 1.0)
       unsupported(keys_.said(key), "kerf implements it in Muse Spark's router alone, wanted 1");
-    if (family_.logit_multiplier != 0 && keys_.find(key) == nullptr)
-      out_.logit_multiplier = family_.logit_multiplier;
+    if (family_.logit_multiplier == 0 || keys_.find(key) != nullptr) return;
+    out_.logit_multiplier = family_.logit_multiplier;
+    out_.assumptions.push_back(fmt::format("no {}: {}, as in {}", key, out_.logit_multiplier, code()));
   }
 
   // The number of groups under one of these names. false says that there are none (Hunyuan).

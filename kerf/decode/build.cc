@@ -301,7 +301,7 @@ std::vector<std::int64_t> select_layers(const checkpoint::Checkpoint& from,
   if (layers.empty()) fail(ErrorKind::checkpoint, "{} has no routed experts", from.directory().string());
   if (wanted.empty() && !from.layer_faults().empty()) {
     std::erase_if(layers, [&](std::int64_t l) { return !from.config().expert_layers.may_be_in(l); });
-    fail(ErrorKind::checkpoint, "{}: {}\nlayers that are sound run where they are named: {}",
+    fail(ErrorKind::checkpoint, "{}: {}; layers that are sound run where they are named: {}",
          from.directory().string(), from.layer_faults().text(), fmt::join(layers, ","));
   }
   for (const std::int64_t index : layers) {

@@ -111,12 +111,13 @@ std::vector<checkpoint::LayerScales> read_scales(const checkpoint::Checkpoint& f
   checkpoint::Faults faults;
   for (const std::int64_t index : layers) {
     const checkpoint::MoeLayer& layer = from.layer(index);
-    for (const std::string_view suffix :
-         {checkpoint::exported_ws2, checkpoint::exported_inputs, checkpoint::post_norm_name,
-          checkpoint::selection_bias_name, checkpoint::gate_name, checkpoint::pre_proj_name,
-          checkpoint::pre_norm_name, checkpoint::post_proj_name})
+    const auto check = [&](std::string_view suffix) {
       if (const std::string name = layer.prefix() + std::string(suffix); file.has(name))
         file.check(name, rank.workers);
+    };
+    check(checkpoint::exported_ws2);
+    check(checkpoint::exported_inputs);
+    std::ranges::for_each(checkpoint::beside_experts, check);
     scales.push_back(layer.kind() == ExpertKind::nvfp4 ? layer.scales(faults) : checkpoint::LayerScales{});
     layer.scan_extras(faults);
   }
@@ -136,6 +137,21 @@ void check_shapes(const checkpoint::Checkpoint& from, const std::vector<std::int
       for (const NamedShape& wanted : exported_tensors(held, layer.kind(), layer.prefix()))
         require_tensor(*from.exported(), wanted);
     });
+}
+
+// Collective: what all ranks' files say alike.
+void require_shared(const checkpoint::Checkpoint& mine, comm::Group& group) {
+  const std::string text = mine.exported() != nullptr ? mine.exported()->shared_text() : std::string();
+  const checkpoint::Digest digest = checkpoint::digest_of(std::as_bytes(std::span(text)));
+  const std::vector<checkpoint::Digest> all = comm::gathered(
+      group, std::span<const checkpoint::Digest>(&digest, 1), "what the export's files have in common");
+  if (std::ranges::all_of(all, [&](const checkpoint::Digest& d) { return d == all.front(); })) return;
+  const std::vector<std::string> texts = comm::gather_text(group, text, "what the export's files say");
+  const auto ranks = static_cast<std::int64_t>(texts.size());
+  for (std::int64_t r = 1; r < ranks; ++r)
+    require(checkpoint::shared_differs(
+        texts.front(), mine.directory() / checkpoint::export_file_name(0, ranks),
+        texts[static_cast<std::size_t>(r)], mine.directory() / checkpoint::export_file_name(r, ranks)));
 }
 
 }  // namespace
@@ -260,7 +276,9 @@ checkpoint::Checkpoint of_rank(const checkpoint::Checkpoint& from, std::int64_t 
     fail(ErrorKind::checkpoint,
          "{}: files of two exports, rank 0's of {}, rank {}'s of {}: stopped on the way? export again",
          from.directory().string(), ids.front(), other - ids.begin(), *other);
-  // One export: the same facts, but for the rank.
+  // One export: the same facts, but for the rank, and the same tensors but for the experts' weights. Digests
+  // that somebody made anew would not tell.
+  require_shared(mine, rank.group);
   comm::agreed(rank.group, "comparing the export's files", [&] {
     require(foreign(mine, rank.group.size(), slices, fit));
     if (mine.moe_layers() != from.moe_layers())

@@ -28,11 +28,6 @@ using checkpoint::ExportFacts;
 using checkpoint::NamedShape;
 using tensor::Dtype;
 
-// What stands beside the experts and takes part in a decode.
-constexpr std::array<std::string_view, 6> extras = {
-    checkpoint::post_norm_name, checkpoint::selection_bias_name, checkpoint::gate_name,
-    checkpoint::pre_proj_name,  checkpoint::pre_norm_name,       checkpoint::post_proj_name};
-
 // Whether a name is that of an export's file, or of one on its way.
 bool is_own(const std::string& name) {
   return checkpoint::parse_export_file_name(name).has_value() || checkpoint::is_export_temporary(name);
@@ -47,7 +42,7 @@ ExportedLayer facts_of(const checkpoint::MoeLayer& layer, const checkpoint::Laye
   out.root = layer.root();
   out.dialect = layer.dialect();
   out.no_block = layer.no_block();
-  for (const std::string_view suffix : extras)
+  for (const std::string_view suffix : checkpoint::beside_experts)
     if (layer.stored(suffix))
       if (std::string name = layer.full_name(suffix).substr(out.prefix.size()); name != suffix)
         out.names.emplace(suffix, std::move(name));
@@ -103,7 +98,7 @@ std::vector<NamedShape> tensors_of(const checkpoint::MoeLayer& layer, const Expo
     out.push_back({facts.prefix + std::string(checkpoint::exported_ws2), Dtype::f32, {3, experts}});
   if (facts.has_inputs)
     out.push_back({facts.prefix + std::string(checkpoint::exported_inputs), Dtype::f32, {3, experts}});
-  for (const std::string_view suffix : extras)
+  for (const std::string_view suffix : checkpoint::beside_experts)
     if (const auto stored = layer.stored(suffix))
       out.push_back({facts.prefix + std::string(suffix), stored->dtype, stored->shape});
   return out;
@@ -125,7 +120,7 @@ void append_layer(checkpoint::ExportWriter& writer, const decode::Layer& layer,
     const layout::Bf16View v = layer.bf16();
     for (const tensor::TensorView* t : {&v.w13, &v.w2}) put(t->bytes);
   }
-  for (const std::string_view suffix : extras)
+  for (const std::string_view suffix : checkpoint::beside_experts)
     if (const auto view = source.find(suffix)) put(view->bytes);
 }
 

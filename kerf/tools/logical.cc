@@ -143,7 +143,11 @@ LogicalReport export_logical(const Checkpoint& from, const fs::path& directory, 
     files.push_back(ExportFile::open_of_rank(from.directory(), r, from.exported()->facts().placement.ranks));
     if (files.back().id() != files.front().id())
       fail(ErrorKind::checkpoint, "{}: of another export than rank 0's file", files.back().path().string());
+    require(checkpoint::shared_differs(files.front().shared_text(), files.front().path(),
+                                       files.back().shared_text(), files.back().path()));
   }
+  const checkpoint::ExportPlacement& placement = files.front().facts().placement;
+  require(decode::foreign(from, placement.ranks, placement.tp, decode::fit_of(from, {})));
   const checkpoint::ExportFacts& facts = files.front().facts();
   internal::claim(
       directory,
@@ -184,9 +188,7 @@ LogicalReport export_logical(const Checkpoint& from, const fs::path& directory, 
     }
     std::vector<LogicalTensor> tensors = internal::logical_tensors(layer, config, logical, scales);
     std::vector<tensor::TensorView> kept;  // the bytes of what stands beside the experts
-    for (const std::string_view suffix :
-         {checkpoint::post_norm_name, checkpoint::selection_bias_name, checkpoint::gate_name,
-          checkpoint::pre_proj_name, checkpoint::pre_norm_name, checkpoint::post_proj_name})
+    for (const std::string_view suffix : checkpoint::beside_experts)
       if (const auto view = beside.find(suffix)) {
         const auto other = layer.names.find(std::string(suffix));
         tensors.push_back({{layer.prefix + (other == layer.names.end() ? std::string(suffix) : other->second),

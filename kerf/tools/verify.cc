@@ -46,9 +46,7 @@ std::int64_t check_extras(const checkpoint::ModelConfig& config, const MoeLayer&
   layer.check_block(faults);
   layer.scan_block(faults);
   std::int64_t bytes = 0;
-  for (const std::string_view name :
-       {checkpoint::post_norm_name, checkpoint::selection_bias_name, checkpoint::gate_name,
-        checkpoint::pre_proj_name, checkpoint::pre_norm_name, checkpoint::post_proj_name})
+  for (const std::string_view name : checkpoint::beside_experts)
     if (const auto stored = layer.stored(name)) bytes += stored->source.bytes();
   return bytes;
 }
@@ -108,6 +106,14 @@ VerifyReport verify_export(const checkpoint::Checkpoint& from, const Workers* wo
       if (file.exported()->id() != from.exported()->id())
         report.faults.add("file of another export", file.exported()->path().string());
       for (const checkpoint::Checkpoint::Shard& shard : file.shards()) report.files.push_back(shard);
+      find(report, "file that does not fit the others", [&] {
+        require(checkpoint::shared_differs(from.exported()->shared_text(), from.exported()->path(),
+                                           file.exported()->shared_text(), file.exported()->path()));
+      });
+      find(report, "export that contradicts its configuration", [&] {
+        require(
+            decode::foreign(file, ranks, file.exported()->facts().placement.tp, decode::fit_of(file, {})));
+      });
       if (workers != nullptr) check_tensors(*file.exported(), file.config(), *workers, report);
       for (const std::int64_t index : file.moe_layers()) {
         const MoeLayer& layer = file.layer(index);

@@ -52,7 +52,8 @@ ExpertName parse_expert_name(std::string_view rest);
 std::span<const std::string_view> spellings(std::string_view name);
 
 // Of a name's rest: what it says the layer has that the block around the experts does not compute ("a bias of
-// the router's logits", "shared experts"). Empty for everything else.
+// the router's logits", "shared experts"; "this tensor" for whatever else stands where models keep their
+// experts). Empty for what the block computes, and for everything elsewhere.
 std::string_view beyond_block(std::string_view rest);
 
 using checkpoint::post_norm_name;
