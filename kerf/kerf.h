@@ -12,6 +12,7 @@
 #include "kerf/base/machine.h"
 #include "kerf/base/text.h"
 #include "kerf/base/threads.h"
+#include "kerf/base/version.h"
 #include "kerf/block/block.h"
 #include "kerf/block/project.h"
 #include "kerf/checkpoint/checkpoint.h"

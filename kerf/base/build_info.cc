@@ -2,9 +2,13 @@
 
 #include <array>
 
+#include "kerf/base/version.h"
+
 namespace kerf {
 
-std::string_view version() { return KERF_VERSION; }
+const int v0_1::library_of_these_headers = version_patch;
+
+std::string_view version() { return headers_version; }
 
 std::string_view compiler() { return KERF_COMPILER; }
 

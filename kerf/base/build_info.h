@@ -4,6 +4,7 @@
 #include <span>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace kerf {
 
 std::string_view version();     // "0.1.0"
@@ -19,3 +20,4 @@ struct BuildOption {
 std::span<const BuildOption> build_options();
 
 }  // namespace kerf
+#pragma GCC visibility pop

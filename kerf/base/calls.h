@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace kerf {
 
 // The entries that a decode step may reach.
@@ -25,11 +26,13 @@ inline constexpr std::array<std::string_view, 4> call_names = {"routed_experts",
 class CallSet {
  public:
   constexpr CallSet() = default;
+  // Of these, or of a set's bits (bit()).
   constexpr CallSet(std::initializer_list<Call> calls) {
     for (const Call call : calls) add(call);
   }
   constexpr explicit CallSet(std::uint32_t bits) : bits_(bits) {}
 
+  // Puts one in; whether one is in.
   constexpr void add(Call call) { bits_ |= bit(call); }
   [[nodiscard]] constexpr bool has(Call call) const { return (bits_ & bit(call)) != 0; }
   // Their names with commas between, "nothing" for the empty set.
@@ -40,6 +43,7 @@ class CallSet {
     return out.empty() ? "nothing" : out;
   }
 
+  // The bit that stands for an entry.
   static constexpr std::uint32_t bit(Call call) { return 1U << static_cast<unsigned>(call); }
   friend constexpr bool operator==(const CallSet&, const CallSet&) = default;
 
@@ -47,8 +51,10 @@ class CallSet {
   std::uint32_t bits_ = 0;
 };
 
+// The entries that have been reached since the last reset. Any thread may add to it.
 class CallRecord {
  public:
+  // Records one; forgets all; all that were recorded.
   void add(Call call) noexcept { bits_.fetch_or(CallSet::bit(call), std::memory_order_relaxed); }
   void reset() noexcept { bits_.store(0, std::memory_order_relaxed); }
   [[nodiscard]] CallSet seen() const noexcept { return CallSet(bits_.load(std::memory_order_relaxed)); }
@@ -63,3 +69,4 @@ inline void record(CallRecord* calls, Call call) noexcept {
 }
 
 }  // namespace kerf
+#pragma GCC visibility pop

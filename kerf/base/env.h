@@ -7,8 +7,10 @@
 #include <string>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace kerf {
 
+// One of them.
 struct EnvVariable {
   const char* name;
   const char* meaning;
@@ -34,3 +36,4 @@ std::optional<std::string> env_value(std::string_view name);
 std::optional<int> env_positive(std::string_view name, int most);
 
 }  // namespace kerf
+#pragma GCC visibility pop

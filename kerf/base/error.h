@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 
+#pragma GCC visibility push(default)
 namespace kerf {
 
 // What failed. The values are the command line's exit codes.
@@ -22,9 +23,12 @@ enum class ErrorKind : int {
   bug = 70,         // kerf's own fault
 };
 
+// What the library throws. what() is the text alone.
 class Error : public std::runtime_error {
  public:
+  // `text`: the value found, the one needed, and the place.
   Error(ErrorKind kind, const std::string& text) : std::runtime_error(text), kind_(kind) {}
+  // What failed, and the same as a program's exit code.
   [[nodiscard]] ErrorKind kind() const noexcept { return kind_; }
   [[nodiscard]] int exit_code() const noexcept { return static_cast<int>(kind_); }
 
@@ -52,3 +56,4 @@ void require(const Verdict& verdict);
 Verdict attempt(const std::function<void()>& step);
 
 }  // namespace kerf
+#pragma GCC visibility pop

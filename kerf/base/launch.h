@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace kerf {
 
 // The variables that one launcher sets. Empty names: it has none of that kind.
@@ -25,8 +26,10 @@ struct Launcher {
 // In the order of precedence: of a launcher inside another's allocation the inner one counts.
 std::span<const Launcher> launchers();
 
+// Variables by name.
 using Environment = std::map<std::string, std::string, std::less<>>;
 
+// What a launcher says of this process.
 struct Launch {
   std::string launcher;  // of the table; empty: none is found
   int rank = 0;
@@ -46,3 +49,4 @@ Launch find_launch(const Environment& environment);
 Environment launch_environment();
 
 }  // namespace kerf
+#pragma GCC visibility pop

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#pragma GCC visibility push(default)
 namespace kerf {
 
 // "Intel(R) Xeon(R) Processor, family 6, model 207, stepping 2, 2 cores": the processor as the system
@@ -20,3 +21,4 @@ std::int64_t largest_cache();
 std::int64_t available_memory();
 
 }  // namespace kerf
+#pragma GCC visibility pop

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace kerf {
 
 // One line of text for a terminal: control characters (C0, DEL, C1), line and paragraph separators,
@@ -24,3 +25,4 @@ std::string shown(std::string_view name);
 std::string plain_json(std::string_view json);
 
 }  // namespace kerf
+#pragma GCC visibility pop

@@ -6,6 +6,7 @@
 
 #include "kerf/base/function_ref.h"
 
+#pragma GCC visibility push(default)
 namespace kerf {
 
 // Most threads of one pool.
@@ -41,3 +42,4 @@ int available_cores();
 int threads_per_rank(int threads, int ranks);
 
 }  // namespace kerf
+#pragma GCC visibility pop

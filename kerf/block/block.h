@@ -16,8 +16,10 @@
 #include "kerf/tail/tail.h"
 #include "kerf/tensor/storage.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::block {
 
+// Norms and projections between the model's width D and the experts' H.
 struct Pool {
   Matrix pre;            // [H, D] bf16
   tail::RouteNorm norm;  // of the projected rows: its gain [H] comes last
@@ -44,6 +46,7 @@ Verdict unsupported(const Weights& weights);
 // Room for steps of up to `tokens` tokens; one serves all layers.
 struct Scratch {
   Scratch() = default;
+  // For weights of the sizes of `like`. Error{memory}.
   Scratch(tensor::Memory& memory, const Weights& like, std::int64_t tokens, int workers);
   tensor::Tensor logits;  // [T, E] f32
   tensor::Tensor pooled;  // [T, H] bf16, models with a pool: projected, then normed in place
@@ -67,3 +70,4 @@ std::span<const std::uint16_t> leave(const Weights& weights, std::int64_t tokens
                                      const Scratch& scratch);
 
 }  // namespace kerf::block
+#pragma GCC visibility pop

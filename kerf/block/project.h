@@ -10,6 +10,7 @@
 
 #include "kerf/base/threads.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::block {
 
 // [rows, columns], row-major, f32 or bf16 (raw bits); somebody else's.
@@ -27,3 +28,4 @@ void project(const Matrix& weight, std::int64_t tokens, std::span<const std::uin
              const Workers& workers, std::span<std::uint16_t> out);
 
 }  // namespace kerf::block
+#pragma GCC visibility pop

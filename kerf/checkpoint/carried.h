@@ -10,9 +10,12 @@
 
 #include "kerf/checkpoint/config.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::checkpoint {
 
+// A checkpoint's files, without the tensors in them.
 struct CarriedFiles {
+  // One file with tensors.
   struct File {
     std::string name;
     std::int64_t bytes = 0;  // of the whole file
@@ -23,9 +26,11 @@ struct CarriedFiles {
   std::optional<std::string> index;  // model.safetensors.index.json, where there is one
   std::vector<File> files;
 
+  // All of them as JSON.
   [[nodiscard]] std::string to_text() const;
   // Error{checkpoint} for anything that to_text() does not give.
   static CarriedFiles from_text(std::string_view text);
 };
 
 }  // namespace kerf::checkpoint
+#pragma GCC visibility pop

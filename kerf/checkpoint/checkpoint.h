@@ -20,8 +20,10 @@
 #include "kerf/checkpoint/reading.h"
 #include "kerf/tensor/source.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::checkpoint {
 
+// What the experts of a layer are.
 enum class ExpertKind : std::uint8_t { nvfp4, bf16 };
 
 // One expert's matrices, [out, in], row-major. NVFP4: gate, up U8 [I, H/2], *_sf F8_E4M3 [I, H/16]; down U8
@@ -71,8 +73,10 @@ std::vector<std::string> warnings_of(const LayerScales& scales);
 class MoeLayer {
  public:
   virtual ~MoeLayer() = default;
+  // The layer's number in the model.
   [[nodiscard]] virtual std::int64_t index() const = 0;
   [[nodiscard]] virtual const std::string& prefix() const = 0;  // of its tensors' names: "model.layers.0."
+  // What its experts are.
   [[nodiscard]] virtual ExpertKind kind() const = 0;
   [[nodiscard]] virtual const std::string& root() const = 0;  // of its experts' below that: "mlp.experts."
   // "per-expert", "fused", ...: docs/formats.md; "exported"
@@ -165,6 +169,7 @@ class Checkpoint {
   // The file, where this is one of an export's; else null.
   [[nodiscard]] const ExportFile* exported() const;
 
+  // What config.json says of the model.
   [[nodiscard]] const ModelConfig& config() const;
   // Of what opening read; of an export's files each has its own (ExportFile::id() is what they share).
   [[nodiscard]] const Fingerprint& fingerprint() const;
@@ -201,3 +206,4 @@ class Checkpoint {
 };
 
 }  // namespace kerf::checkpoint
+#pragma GCC visibility pop

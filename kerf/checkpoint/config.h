@@ -11,6 +11,7 @@
 
 #include "kerf/checkpoint/expert_layers.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::checkpoint {
 
 // Tensors beside the experts, below a layer's prefix: the weight of the norm after them, and the bias of the
@@ -83,6 +84,7 @@ struct QuantisedModules {
   std::string by = {};  // the key that says so
 };
 
+// The model as far as its routed experts go, from its configuration.
 struct ModelConfig {
   std::string architecture;
   bool text_part = false;  // the file has other parts, and the text's under a key of its own
@@ -147,3 +149,4 @@ std::int64_t routed_layers(const ModelConfig& config);
 std::int64_t excluded_layers(const ModelConfig& config);
 
 }  // namespace kerf::checkpoint
+#pragma GCC visibility pop

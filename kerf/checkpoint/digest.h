@@ -14,10 +14,12 @@
 #include "kerf/tensor/source.h"
 #include "kerf/tensor/view.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::checkpoint {
 
 using Digest = std::array<std::byte, 16>;  // in XXH3's canonical order: the same on every machine
 
+// XXH3-128 of these bytes.
 Digest digest_of(std::span<const std::byte> bytes);
 // The same of bytes that are read in pieces.
 Digest digest_of(const tensor::Source& source);
@@ -33,8 +35,10 @@ class Pieces {
   static constexpr std::int64_t most = std::int64_t{1} << 20;
   static constexpr std::int64_t least = 64;
 
+  // Of a tensor of these; Error{unsupported} where its bytes cannot be counted.
   Pieces(tensor::Dtype dtype, const tensor::Shape& shape);
 
+  // Parts, bytes of each, pieces of each, and pieces in all.
   [[nodiscard]] std::int64_t parts() const { return parts_; }
   [[nodiscard]] std::int64_t part_bytes() const { return part_bytes_; }
   [[nodiscard]] std::int64_t per_part() const { return per_part_; }
@@ -63,3 +67,4 @@ Digest digest_of(const tensor::Source& source, const Workers& workers);
 Digest digest_of(std::span<const Digest> pieces);
 
 }  // namespace kerf::checkpoint
+#pragma GCC visibility pop

@@ -6,12 +6,15 @@
 #include <string>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace kerf::checkpoint {
 
+// Which layers have routed experts, by the configuration.
 struct ExpertLayers {
   std::vector<bool> routed;  // a layer each; empty where the configuration does not say
   std::string said_by;  // for messages: "first_k_dense_replace is 3", "mixtral has experts in every layer"
 
+  // Whether the configuration says it.
   [[nodiscard]] bool told() const { return !routed.empty(); }
   // False only where the configuration says that this layer has none.
   [[nodiscard]] bool may_be_in(std::int64_t layer) const { return !told() || has(layer); }
@@ -26,3 +29,4 @@ struct ExpertLayers {
 };
 
 }  // namespace kerf::checkpoint
+#pragma GCC visibility pop

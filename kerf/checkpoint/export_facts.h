@@ -16,6 +16,7 @@
 #include "kerf/tensor/dtype.h"
 #include "kerf/tensor/view.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::checkpoint {
 
 // Of the files: counted up with every change that an older reader would misread.
@@ -41,6 +42,7 @@ struct ExportPlacement {
   friend bool operator==(const ExportPlacement&, const ExportPlacement&) = default;
 };
 
+// One layer of an exported file.
 struct ExportedLayer {
   std::int64_t index = 0;
   ExpertKind kind = ExpertKind::nvfp4;
@@ -70,6 +72,7 @@ struct SourceFile {
   friend bool operator==(const SourceFile&, const SourceFile&) = default;
 };
 
+// What an exported file says of itself, its metadata.
 struct ExportFacts {
   std::int64_t format = export_format;
   std::string layout = std::string(export_layout);
@@ -86,6 +89,7 @@ struct ExportFacts {
   std::vector<SourceFile> source_files;  // its weights, ascending
   std::vector<ExportedLayer> layers;     // ascending
 
+  // As the file has it.
   [[nodiscard]] std::string to_json() const;
   // Error{checkpoint} that names `file` for what is not such a text, or says a format or layout that this
   // kerf does not read: with both versions.
@@ -116,3 +120,4 @@ void refuse_stopped_export(const std::filesystem::path& directory);
 std::int64_t exported_ranks_in(const std::filesystem::path& directory);
 
 }  // namespace kerf::checkpoint
+#pragma GCC visibility pop

@@ -19,8 +19,10 @@
 #include "kerf/checkpoint/reading.h"
 #include "kerf/checkpoint/safetensors.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::checkpoint {
 
+// One rank's file of an export, opened and checked. Copies share it.
 class ExportFile {
  public:
   // Error{checkpoint} that names the file for one that is damaged, cut short, or no such file.
@@ -32,6 +34,7 @@ class ExportFile {
   // The same file, whose tensors are read by what `wrap` makes of its reader.
   [[nodiscard]] ExportFile through(const WrapReader& wrap) const;
 
+  // Where it is, what it says of itself, and its tensors' entries.
   [[nodiscard]] const std::filesystem::path& path() const;
   [[nodiscard]] const ExportFacts& facts() const;
   [[nodiscard]] const Header& header() const;
@@ -70,6 +73,7 @@ Verdict shared_differs(const std::string& one, const std::filesystem::path& one_
 // digest once each was read.
 class ExportReader {
  public:
+  // Of the tensor `name`: Error{checkpoint} where the file has none. The file must outlive it.
   ExportReader(const ExportFile& file, std::string name);
 
   // Indices [first, first + count) of the first dimension to `to`, which is as long as they are.
@@ -96,6 +100,7 @@ class ExportWriter {
   ExportWriter(const std::filesystem::path& directory, const ExportFacts& facts,
                std::vector<NamedShape> tensors);
 
+  // The next tensor's bytes. Error{bug} for another size, Error{usage} where they cannot be written.
   void append(std::span<const std::byte> tensor, const Workers& workers);
   // After the last tensor: the digest of all of this file, for the other ranks.
   Digest close();
@@ -110,3 +115,4 @@ class ExportWriter {
 };
 
 }  // namespace kerf::checkpoint
+#pragma GCC visibility pop

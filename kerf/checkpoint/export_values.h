@@ -17,8 +17,10 @@
 #include "kerf/checkpoint/tensor_entries.h"
 #include "kerf/tensor/dtype.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::checkpoint {
 
+// What is found in one tensor.
 class ExportedValues {
  public:
   // Of a tensor [experts, ...]: every code of dtypes other than F8_E4M3 and BF16 is a value.
@@ -59,3 +61,4 @@ class ExportedValues {
 };
 
 }  // namespace kerf::checkpoint
+#pragma GCC visibility pop

@@ -8,6 +8,7 @@
 
 #include "kerf/base/error.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::checkpoint {
 
 // Faults of one kind (say "NaN block scale"): how many, and where the first five are in file order, each a
@@ -19,10 +20,12 @@ struct FaultGroup {
   std::vector<std::string> first;
 };
 
+// Faults by kind, kinds in the order they were first met.
 class Faults {
  public:
   static constexpr std::size_t kept = 5;
 
+  // Adds one, as coming after what is here.
   void add(const std::string& kind, std::string place);
   // Adds a group, as coming after what is here: `total` counts, and at most `kept` of its places are taken.
   void add(const FaultGroup& group);
@@ -45,3 +48,4 @@ class Faults {
 };
 
 }  // namespace kerf::checkpoint
+#pragma GCC visibility pop

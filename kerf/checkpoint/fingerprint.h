@@ -8,8 +8,10 @@
 #include "kerf/checkpoint/config.h"
 #include "kerf/checkpoint/safetensors.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::checkpoint {
 
+// Digests that tell one checkpoint from another.
 struct Fingerprint {
   std::string config;   // of the texts of config.json and hf_quant_config.json
   std::string tensors;  // of the files: name, size, and every tensor's name, dtype, shape and place
@@ -22,3 +24,4 @@ Fingerprint fingerprint_of(const ConfigTexts& texts, std::span<const std::string
                            std::span<const Header> headers);
 
 }  // namespace kerf::checkpoint
+#pragma GCC visibility pop

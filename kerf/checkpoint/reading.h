@@ -10,6 +10,7 @@
 #include "kerf/base/function_ref.h"
 #include "kerf/tensor/source.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::checkpoint {
 
 // Makes of a file's reader the one that is asked in its place. Never null.
@@ -34,3 +35,4 @@ class Carrier {
 };
 
 }  // namespace kerf::checkpoint
+#pragma GCC visibility pop

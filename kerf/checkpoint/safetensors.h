@@ -17,6 +17,7 @@
 #include "kerf/checkpoint/tensor_entries.h"
 #include "kerf/tensor/source.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::checkpoint {
 
 // A file that is open for reading. It is never mapped: where another program cuts it short, reading is an
@@ -32,6 +33,7 @@ class DataFile final : public tensor::Reader {
   DataFile& operator=(DataFile&&) = delete;
 
   [[nodiscard]] std::int64_t bytes() const;  // when it was opened
+  // Where it is.
   [[nodiscard]] const std::filesystem::path& path() const;
   // Error{checkpoint} that names the file: it ends before, or the system's reason.
   void read(std::int64_t offset, std::span<std::byte> to) const override;
@@ -67,7 +69,9 @@ Header read_header(const std::filesystem::path& path);
 // A whole file: its header, and its tensors when they are asked for.
 class SafetensorsFile {
  public:
+  // Reads and checks the header. Error{checkpoint} that names the file.
   static SafetensorsFile open(const std::filesystem::path& path);
+  // Its tensors' entries and metadata.
   [[nodiscard]] const Header& header() const { return header_; }
   // Nothing where the file has no such tensor; otherwise it is read, and the view keeps it.
   [[nodiscard]] std::optional<tensor::TensorView> find(std::string_view name) const;
@@ -125,3 +129,4 @@ void write_safetensors(const std::filesystem::path& path,
                        std::span<const std::pair<std::string, tensor::TensorView>> tensors);
 
 }  // namespace kerf::checkpoint
+#pragma GCC visibility pop

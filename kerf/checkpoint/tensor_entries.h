@@ -12,6 +12,7 @@
 
 #include "kerf/tensor/view.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::checkpoint {
 
 // Where a tensor lies, from the header alone.
@@ -25,11 +26,13 @@ struct TensorEntry {
 // Names ascending. Values are made when they are asked for; names stay where they are until this goes.
 class TensorEntries {
  public:
+  // A tensor's name and what the header says of it.
   using value_type = std::pair<std::string_view, TensorEntry>;
 
   // Goes over all of them by name; what it points to is its own, until it moves on.
   class Iterator {
    public:
+    // What an iterator of the standard library has.
     using iterator_category = std::input_iterator_tag;
     using value_type = TensorEntries::value_type;
     using difference_type = std::ptrdiff_t;
@@ -37,7 +40,9 @@ class TensorEntries {
     using reference = const value_type&;
 
     Iterator() = default;
+    // At entry `at`, or behind the last.
     Iterator(const TensorEntries& of, std::size_t at) : of_(&of), at_(at) { look(); }
+    // The entry; the next one.
     reference operator*() const { return value_; }
     pointer operator->() const { return &value_; }
     Iterator& operator++() {
@@ -68,6 +73,7 @@ class TensorEntries {
   // Puts them in order; nothing, or a name that comes twice.
   std::optional<std::string_view> sort();
 
+  // How many there are.
   [[nodiscard]] std::size_t size() const { return records_.size(); }
   [[nodiscard]] bool empty() const { return records_.empty(); }
   // By their order.
@@ -76,6 +82,7 @@ class TensorEntries {
   [[nodiscard]] TensorEntry entry(std::size_t i) const;
   [[nodiscard]] std::int64_t begin_of(std::size_t i) const;  // of its bytes
 
+  // Where the tensor of that name is, if there is one.
   [[nodiscard]] std::optional<std::size_t> index_of(std::string_view name) const;
   [[nodiscard]] bool contains(std::string_view name) const { return index_of(name).has_value(); }
   [[nodiscard]] Iterator find(std::string_view name) const {
@@ -92,3 +99,4 @@ class TensorEntries {
 };
 
 }  // namespace kerf::checkpoint
+#pragma GCC visibility pop

@@ -13,6 +13,7 @@
 #include "kerf/base/error.h"
 #include "kerf/comm/group.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::comm {
 
 // Collective. Nothing if all ranks have nothing to say. Otherwise all ranks get the reason of the lowest rank
@@ -45,3 +46,4 @@ std::int64_t all_max(Group& group, std::int64_t mine, std::string_view what);
 void all_sum(Group& group, std::span<double> values, std::string_view what);
 
 }  // namespace kerf::comm
+#pragma GCC visibility pop

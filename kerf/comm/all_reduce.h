@@ -15,6 +15,7 @@
 #include "kerf/comm/group.h"
 #include "kerf/numeric/rank_sum.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::comm {
 
 using numeric::SumOrder;
@@ -28,9 +29,11 @@ struct AllReduceShape {
   std::int64_t values = 0;
 };
 
+// One way to sum.
 class AllReduce {
  public:
   virtual ~AllReduce() = default;
+  // One of all_reduce_names(), or an engine's backend.
   [[nodiscard]] virtual std::string_view name() const = 0;
   // Nothing, or why a sum of this shape is not taken.
   [[nodiscard]] virtual Verdict supports(const AllReduceShape& shape) const = 0;
@@ -64,3 +67,4 @@ const AllReduce& all_reduce(std::string_view name);
 SumOrder sum_order(std::string_view name, const AllReduceShape& shape);
 
 }  // namespace kerf::comm
+#pragma GCC visibility pop

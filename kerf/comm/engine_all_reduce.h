@@ -8,8 +8,10 @@
 
 #include "kerf/comm/all_reduce.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::comm {
 
+// What the engine hands over.
 struct EngineCalls {
   std::string backend;  // as the engine resolved it: never "auto"
   int ranks = 1;        // of its communicator
@@ -19,6 +21,7 @@ struct EngineCalls {
   std::function<void(std::span<const std::uint16_t> mine, std::span<std::uint16_t> sum)> sum;
 };
 
+// The engine's sum, as one that kerf's callers know how to use.
 class EngineAllReduce final : public AllReduce {
  public:
   // Error{usage} without a sum to call.
@@ -38,3 +41,4 @@ class EngineAllReduce final : public AllReduce {
 };
 
 }  // namespace kerf::comm
+#pragma GCC visibility pop

@@ -34,6 +34,7 @@
 #include "kerf/comm/group.h"
 #include "kerf/tensor/view.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::comm {
 
 // Each callback is collective over the engine's ranks and done when it returns. It is called by the thread
@@ -86,3 +87,4 @@ std::unique_ptr<Group> make_engine_group(EngineGroupCalls calls, const EngineGro
 std::string engine_sums(const EngineGroupCalls& calls, const EngineGroupOptions& options = {});
 
 }  // namespace kerf::comm
+#pragma GCC visibility pop

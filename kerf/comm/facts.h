@@ -9,8 +9,10 @@
 #include "kerf/base/error.h"
 #include "kerf/comm/group.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::comm {
 
+// Something that all ranks must have alike, and the kind of error where they do not.
 struct Fact {
   std::string name;                   // for messages: "kernel package", "--batch"
   std::string value;                  // any length; compared byte for byte, and shown where it differs
@@ -18,6 +20,7 @@ struct Fact {
 
   friend bool operator==(const Fact&, const Fact&) = default;
 };
+// In the order in which they are compared.
 using Facts = std::vector<Fact>;
 
 // Collective. Nothing where all ranks bring the same facts; otherwise, the same on all of them, each fact
@@ -33,3 +36,4 @@ void require_same(Group& group, std::string_view what, const std::function<Facts
 Verdict differing(const std::vector<Facts>& of_ranks, const std::vector<int>& numbers);
 
 }  // namespace kerf::comm
+#pragma GCC visibility pop

@@ -7,8 +7,10 @@
 
 #include "kerf/comm/group.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::comm {
 
+// The ranks of a group as rows of `tp` and columns of `ep`.
 class Grid {
  public:
   // Collective where both are above 1. Error{usage} unless ep * tp = group.size() and both are at least 1.
@@ -30,3 +32,4 @@ class Grid {
 };
 
 }  // namespace kerf::comm
+#pragma GCC visibility pop

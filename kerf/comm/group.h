@@ -13,6 +13,7 @@
 #include "kerf/base/function_ref.h"
 #include "kerf/tensor/view.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::comm {
 
 // What a collective throws when the group is of no more use: another rank left, is late, or called something
@@ -20,17 +21,20 @@ namespace kerf::comm {
 // errors on the way keeps it (in_context() of agree.h does).
 class GroupFailed : public Error {
  public:
+  // A kind and a text, as of any Error.
   using Error::Error;
 };
 
 // What each rank of a group lends to the others, by rank.
 using Lent = FunctionRef<std::span<const std::byte>(int rank)>;
 
+// One rank's hold on the group: each rank has one of its own and calls it from one thread.
 class Group {
  public:
   virtual ~Group() = default;
 
   [[nodiscard]] virtual std::string_view name() const = 0;  // "local", "mpi", ...
+  // This rank's number, from 0 on, and how many there are.
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
   // Whether reductions follow numeric/rank_sum.h bit for bit.
@@ -38,6 +42,7 @@ class Group {
   // What messages call rank `rank` of this group: its number in the group that was split, if any was.
   [[nodiscard]] virtual int number(int rank) const { return rank; }
 
+  // Returns when all ranks have called it.
   virtual void barrier(std::string_view what) = 0;
 
   // Every rank's `mine` (equal sizes), ranks ascending, into `all` (size() times as many bytes).
@@ -75,3 +80,4 @@ void all_to_all(Group& group, std::span<const tensor::StridedBytes> send, std::s
                 std::string_view what);
 
 }  // namespace kerf::comm
+#pragma GCC visibility pop

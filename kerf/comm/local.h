@@ -7,8 +7,10 @@
 #include "kerf/comm/group.h"
 #include "kerf/tensor/view.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::comm {
 
+// How local ranks wait and copy.
 struct LocalOptions {
   std::chrono::milliseconds timeout{60'000};  // how long a collective waits for a rank
   // Moves the bytes of all-gathers and all-to-alls, which may then lie in what memory it knows (sums are of
@@ -22,3 +24,4 @@ struct LocalOptions {
 void run_local(int ranks, const LocalOptions& options, const std::function<void(Group&)>& body);
 
 }  // namespace kerf::comm
+#pragma GCC visibility pop

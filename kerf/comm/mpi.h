@@ -11,11 +11,13 @@
 #include "kerf/comm/group.h"
 #include "kerf/comm/program.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::comm {
 
 // The most ranks of an MPI group: every rank keeps a message's room for every other.
 inline constexpr int most_mpi_ranks = 512;
 
+// How MPI's ranks wait.
 struct MpiOptions {
   std::chrono::milliseconds timeout{60'000};  // how long a collective waits for a rank
 };
@@ -35,3 +37,4 @@ Verdict mpi_absent();
 std::string mpi_library();
 
 }  // namespace kerf::comm
+#pragma GCC visibility pop

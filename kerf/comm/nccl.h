@@ -22,8 +22,10 @@
 #include "kerf/base/error.h"
 #include "kerf/comm/group.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::comm {
 
+// Which NCCL, and how its ranks wait.
 struct NcclOptions {
   // The library's file; empty: libnccl.so.2, where the loader finds it.
   std::string library;
@@ -45,3 +47,4 @@ std::string nccl_library(const std::string& library);
 std::unique_ptr<Group> make_nccl_group(Group& host, const NcclOptions& options);
 
 }  // namespace kerf::comm
+#pragma GCC visibility pop

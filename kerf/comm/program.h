@@ -5,6 +5,7 @@
 #include "kerf/base/error.h"
 #include "kerf/comm/group.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::comm {
 
 // What the host of this process holds, for dividing it.
@@ -14,6 +15,7 @@ struct ProgramHost {
   int sharers = 1;  // of these, those that may run on exactly the cores of this process, itself included
 };
 
+// This process's part in the program.
 class Program {
  public:
   Program() = default;
@@ -43,3 +45,4 @@ class Program {
 };
 
 }  // namespace kerf::comm
+#pragma GCC visibility pop

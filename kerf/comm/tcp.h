@@ -11,10 +11,12 @@
 #include "kerf/comm/group.h"
 #include "kerf/comm/program.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::comm {
 
 inline constexpr int most_tcp_ranks = 512;
 
+// Who this rank is, and where the ranks meet.
 struct TcpOptions {
   int rank = 0;
   int size = 1;
@@ -36,3 +38,4 @@ struct TcpOptions {
 std::unique_ptr<Program> start_tcp(const TcpOptions& options);
 
 }  // namespace kerf::comm
+#pragma GCC visibility pop

@@ -3,9 +3,11 @@
 
 #include "kerf/tensor/view.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::cuda {
 
 // Error{device} in a build without the CUDA part as soon as it is used.
 const tensor::Copier& copier();
 
 }  // namespace kerf::cuda
+#pragma GCC visibility pop

@@ -18,10 +18,13 @@ struct CUstream_st;
 struct CUevent_st;
 struct CUgraphExec_st;
 
+#pragma GCC visibility push(default)
 namespace kerf::cuda {
 
+// A cudaStream_t, without CUDA's headers.
 using StreamHandle = CUstream_st*;
 
+// What a device says of itself.
 struct DeviceFacts {
   std::string name;  // "NVIDIA H200"
   int major = 0, minor = 0;
@@ -38,6 +41,7 @@ class DeviceMemory final : public tensor::Memory {
  public:
   std::byte* allocate(std::size_t bytes) override;
   void release(std::byte* block, std::size_t bytes) noexcept override;
+  // Bytes in use, and the most that ever were.
   [[nodiscard]] std::int64_t current() const noexcept { return usage_.current(); }
   [[nodiscard]] std::int64_t peak() const noexcept { return usage_.peak(); }
 
@@ -56,6 +60,7 @@ class PinnedMemory final : public tensor::Memory {
 class Stream {
  public:
   Stream();
+  // For CUDA's own calls; valid as long as this is there.
   [[nodiscard]] StreamHandle handle() const noexcept { return handle_.get(); }
   // Error{device} with what failed since, also on the device.
   void synchronize() const;
@@ -71,6 +76,7 @@ class Stream {
 class Event {
  public:
   Event();
+  // The point that `stream` has come to. Error{device}.
   void record(StreamHandle stream) const;
   // What is enqueued on `stream` from here on begins after the recorded point.
   void make_wait(StreamHandle stream) const;
@@ -126,3 +132,4 @@ void copy(void* to, const void* from, std::size_t bytes);
 void zero(void* at, std::size_t bytes);
 
 }  // namespace kerf::cuda
+#pragma GCC visibility pop

@@ -9,8 +9,10 @@
 
 #include "kerf/cuda/library.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::cuda {
 
+// How many devices this process sees. Error{device} where there is no driver.
 int device_count();
 // The current device of this thread: each thread begins with device 0.
 int current_device();
@@ -29,7 +31,9 @@ IpcName export_block(const std::byte* block);
 class ImportedBlock {
  public:
   ImportedBlock() = default;
+  // Maps it. Error{device} where it cannot be.
   explicit ImportedBlock(const IpcName& name);
+  // Takes the block over.
   ImportedBlock(ImportedBlock&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
   ImportedBlock& operator=(ImportedBlock&& other) noexcept {
     std::swap(data_, other.data_);
@@ -39,6 +43,7 @@ class ImportedBlock {
   ImportedBlock& operator=(const ImportedBlock&) = delete;
   ~ImportedBlock();
 
+  // Its beginning, on the device; null where nothing is mapped.
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
 
  private:
@@ -46,3 +51,4 @@ class ImportedBlock {
 };
 
 }  // namespace kerf::cuda
+#pragma GCC visibility pop

@@ -4,6 +4,7 @@
 
 #include "kerf/base/error.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::cuda {
 
 // Whether this build has the CUDA part. Looks at nothing.
@@ -13,3 +14,4 @@ bool built();
 Verdict library();
 
 }  // namespace kerf::cuda
+#pragma GCC visibility pop

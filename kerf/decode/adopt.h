@@ -18,6 +18,7 @@
 #include "kerf/op/op.h"
 #include "kerf/tail/tail.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 // Experts of a kind that kerf cannot run, in the engine's own word for it.
@@ -56,6 +57,7 @@ std::vector<Layer> adopt(std::span<const StockLayer> layers, const ModelSize& mo
 class GroupHolder {
  public:
   virtual ~GroupHolder() = default;
+  // What messages call it.
   [[nodiscard]] virtual std::string_view name() const = 0;
   [[nodiscard]] virtual comm::Group* device_group() const = 0;  // null: it has none
 };
@@ -66,3 +68,4 @@ comm::Group& tp_group(const GroupHolder& tp, const GroupHolder* given);
 comm::Group& tp_group(const GroupHolder& tp, const comm::Group* given);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

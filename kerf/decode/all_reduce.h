@@ -13,8 +13,10 @@
 #include "kerf/decode/build.h"
 #include "kerf/tensor/storage.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
+// Where a decode has an all-reduce apart from its tails, and which.
 struct AllReduceSpec {
   std::int64_t model_width = 0;            // values of a row; 0: there is no all-reduce apart from the tails
   std::vector<int> own_step_tps = {16};    // numbers of ranks at which it is a step of its own
@@ -27,6 +29,7 @@ struct AllReduceSpec {
   std::vector<std::string> allowed = {};
   const comm::AllReduce* engine = nullptr;  // an engine's own (comm/engine_all_reduce.h); null: kerf's
 
+  // Whether it is a step of its own at `tp` ranks; whether it is checked there.
   [[nodiscard]] bool own_step(int tp) const;
   [[nodiscard]] bool checked(int tp) const;
 };
@@ -40,6 +43,7 @@ struct AllReduceReport {
   comm::SumOrder order = comm::SumOrder::rank_order;  // of the largest prepared step
 };
 
+// The all-reduce of a decode step, bound: scratch and all.
 class StepAllReduce {
  public:
   // Collective: resolves and checks at the numbers of ranks that want it, and binds at those that run it.
@@ -48,6 +52,7 @@ class StepAllReduce {
   // are told or resolve different things: both named), memory.
   static StepAllReduce bind(const AllReduceSpec& spec, std::int64_t max_tokens, const Rank& rank);
 
+  // What bind() settled.
   [[nodiscard]] const AllReduceReport& report() const { return report_; }
 
   // Nothing, or why rows of `values` values in all are not summed: this number of ranks has no such step
@@ -76,3 +81,4 @@ class StepAllReduce {
 CallSet expected_calls(const AllReduceSpec& spec, int tp, bool nvfp4_layers, bool bf16_layers);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

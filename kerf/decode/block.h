@@ -14,6 +14,7 @@
 #include "kerf/decode/build.h"
 #include "kerf/tensor/storage.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 //   none        the routed experts alone
@@ -23,6 +24,7 @@ namespace kerf::decode {
 enum class BlockKind : std::uint8_t { none, qwen3_moe, muse_spark };
 
 std::vector<std::string> block_names();  // "none", "qwen3-moe", "muse-spark"
+// As `--block` has it.
 std::string_view name(BlockKind kind);
 // Error{usage} that lists the names for an unknown one.
 BlockKind block_kind(std::string_view name);
@@ -45,3 +47,4 @@ std::vector<LayerBlock> build_blocks(const checkpoint::Checkpoint& from, std::sp
                                      BlockKind kind, const Rank& rank);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

@@ -21,6 +21,7 @@
 #include "kerf/decode/startup.h"
 #include "kerf/layout/geometry.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 // One rank's resources. All are passed in; the referenced ones must outlive what is built with them.
@@ -45,6 +46,7 @@ struct Rank {
   // The ranks with the same slice of other experts; null where the row has all experts.
   [[nodiscard]] comm::Group* column() const { return grid != nullptr ? grid->column() : nullptr; }
 
+  // Writes a line of the log, on rank 0 alone.
   void info(const std::string& line) const {
     if (group.rank() == 0) log.info(line);
   }
@@ -56,6 +58,7 @@ struct Rank {
 // What a layer's global scales are worth saying about, on rank 0: notes, and warnings of implausible ones.
 void say_scales(const Rank& rank, const checkpoint::MoeLayer& layer, const checkpoint::LayerScales& scales);
 
+// Which layers, and how they are run.
 struct BuildOptions {
   std::vector<std::int64_t> layers;    // empty: every layer with routed experts
   op::Input input = op::Input::nvfp4;  // what NVFP4 experts are given; weight-only checkpoints: always bf16
@@ -85,3 +88,4 @@ std::optional<tail::RouteNorm> read_norm(const checkpoint::MoeLayer& from,
                                          const checkpoint::ModelConfig& config);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

@@ -14,8 +14,10 @@
 #include "kerf/decode/runtime.h"
 #include "kerf/decode/startup.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
+// What a decode does; equal on all ranks.
 struct Options {
   BuildOptions build;
   BlockKind block = BlockKind::none;           // the block around the experts that steps run, too
@@ -32,6 +34,7 @@ struct Options {
   Progress progress;
 };
 
+// What was decoded.
 struct Facts {
   std::int64_t layers = 0;  // those that were decoded
   std::int64_t nvfp4_layers = 0;
@@ -78,6 +81,7 @@ struct StockTactics {
   std::vector<TunedKind> tuned;  // every kind, in the layers' order
 };
 
+// What a decode found and measured; equal on all ranks but for what is said to be of one.
 struct Report {
   Facts checkpoint;
   int ranks = 0;
@@ -105,3 +109,4 @@ struct Report {
 Report run(const checkpoint::Checkpoint& from, const Options& options, const Rank& rank);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

@@ -18,6 +18,7 @@
 #include "kerf/decode/plan.h"
 #include "kerf/decode/step.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 // Which steps.
@@ -29,6 +30,7 @@ struct StackStep {
   friend bool operator==(const StackStep&, const StackStep&) = default;
 };
 
+// All layers' steps on the device, one after another, eager or captured.
 class DeviceStack {
  public:
   virtual ~DeviceStack() = default;
@@ -60,3 +62,4 @@ std::unique_ptr<DeviceStack> make_device_stack(std::span<const Layer* const> lay
                                                std::span<const StackStep> steps, const Rank& rank);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

@@ -10,6 +10,7 @@
 #include "kerf/layout/geometry.h"
 #include "kerf/op/op.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 // Nothing where the sums of `slices` slices of experts of intermediate width I give the whole's sum bit for
@@ -25,3 +26,4 @@ Verdict exact_refused(const checkpoint::Checkpoint& from, std::span<const std::i
 Verdict exact_refused(std::span<const Layer> layers, std::int64_t slices);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

@@ -19,6 +19,7 @@
 #include "kerf/layout/experts.h"
 #include "kerf/layout/slice.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 // What one rank's file of an export holds, by its facts.
@@ -28,6 +29,7 @@ struct Holding {
   std::int64_t first_nvfp4 = 0;      // of the model's experts
   std::int64_t first_bf16 = 0;
 
+  // Of the experts of a kind: their shape, and the first one's number in the model.
   [[nodiscard]] const layout::ExpertsShape& shape(checkpoint::ExpertKind kind) const {
     return kind == checkpoint::ExpertKind::nvfp4 ? nvfp4 : bf16;
   }
@@ -35,6 +37,7 @@ struct Holding {
     return kind == checkpoint::ExpertKind::nvfp4 ? first_nvfp4 : first_bf16;
   }
 };
+// That of a file with these facts, as ExportFacts reads them: sound ones.
 Holding holding(const checkpoint::ExportFacts& facts, const checkpoint::ModelConfig& config);
 
 // The weights that a layer of such experts must have in a rank's file, by their names there.
@@ -77,3 +80,4 @@ std::vector<Layer> load(const checkpoint::Checkpoint& from, const BuildOptions& 
                         Startup* startup = nullptr);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

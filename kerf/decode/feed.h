@@ -8,6 +8,7 @@
 #include "kerf/checkpoint/checkpoint.h"
 #include "kerf/comm/group.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 // Collective: the checkpoint as this rank is to use it, in build() and all above it. `open` is called on rank
@@ -19,3 +20,4 @@ checkpoint::Checkpoint fed_from(comm::Group& group, int root,
                                 const std::function<checkpoint::Checkpoint()>& open);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

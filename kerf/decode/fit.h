@@ -8,6 +8,7 @@
 #include "kerf/layout/geometry.h"
 #include "kerf/op/op.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 // Experts of one kind as a rank is to hold them whole.
@@ -27,3 +28,4 @@ struct Whole {
 Verdict unfit(const op::Backend& backend, const Whole& experts, const layout::Fit& fit);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

@@ -8,6 +8,7 @@
 #include "kerf/checkpoint/checkpoint.h"
 #include "kerf/op/op.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 // Owns the values. Empty for plain SwiGLU. Stays valid for those who have its spans when it is moved.
@@ -22,6 +23,7 @@ class SwigluValues {
   SwigluValues(const checkpoint::SwigluConfig& from, const checkpoint::LayerScales& scales, op::Input input,
                std::int64_t first, std::int64_t experts);
 
+  // The values, as the op takes them. They lie in this object.
   [[nodiscard]] op::GatedParameters all() const { return {alpha_, beta_, limit_gate_, limit_up_}; }
   // Other values in the place of these, as many of each.
   void assign(const op::GatedParameters& values);
@@ -31,3 +33,4 @@ class SwigluValues {
 };
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

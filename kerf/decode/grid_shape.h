@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 // Ranks as a grid: ep rows, that share the experts between them, of tp ranks, that share each as slices.
@@ -17,3 +18,4 @@ struct GridShape {
 GridShape grid_shape(std::int64_t ranks, std::optional<std::int64_t> ep, std::optional<std::int64_t> tp);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

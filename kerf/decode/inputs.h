@@ -10,11 +10,13 @@
 #include "kerf/checkpoint/checkpoint.h"
 #include "kerf/numeric/splitmix.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 // What random numbers are for; streams of one (seed, layer, tokens) are independent of each other.
 enum class Use : std::uint64_t { rows = 1, experts = 2, weights = 3, logits = 4, probe = 5 };
 
+// The stream of random numbers for one use.
 constexpr numeric::SplitMix stream_of(std::uint64_t seed, std::int64_t layer, std::int64_t tokens, Use use) {
   const auto scrambled = [](std::uint64_t z) { return numeric::SplitMix(z)[0]; };
   return numeric::SplitMix(
@@ -43,6 +45,7 @@ struct Inputs {
 std::vector<std::uint16_t> make_rows(std::uint64_t seed, std::int64_t layer, std::int64_t tokens,
                                      std::int64_t width);
 
+// One layer's step of `tokens` tokens: the same numbers on every rank and machine.
 Inputs make_inputs(std::uint64_t seed, std::int64_t layer, std::int64_t tokens, checkpoint::ExpertKind kind,
                    const InputShape& shape);
 
@@ -59,3 +62,4 @@ std::vector<std::uint16_t> unit_rows(std::uint64_t seed, std::int64_t tokens, st
 Inputs spread_inputs(std::uint64_t seed, std::int64_t tokens, const InputShape& shape);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

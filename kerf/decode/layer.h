@@ -15,6 +15,7 @@
 #include "kerf/op/op.h"
 #include "kerf/tail/tail.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 // Where a step's experts are: whole on one rank each, or sliced over a row of ranks. BF16 layers are EP in
@@ -25,6 +26,7 @@ std::string_view name(Mode mode);
 // What experts of a kind compute in when they are given `input`.
 op::Arithmetic arithmetic_of(checkpoint::ExpertKind kind, op::Input input);
 
+// One layer of a rank: its experts, bound to a backend, and what its steps need beside them.
 struct Layer {
   std::int64_t index = 0;
   checkpoint::ExpertKind kind = checkpoint::ExpertKind::nvfp4;
@@ -63,3 +65,4 @@ struct Layer {
 };
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

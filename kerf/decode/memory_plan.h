@@ -11,8 +11,10 @@
 #include "kerf/op/op.h"
 #include "kerf/tail/tail.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
+// The sizes of a model and of a deployment.
 struct MemoryRequest {
   std::int64_t experts = 0;       // E
   std::int64_t hidden = 0;        // H
@@ -40,6 +42,7 @@ struct KindBytes {
   std::int64_t w13 = 0, w13_sf = 0, w2 = 0, w2_sf = 0;
   std::int64_t scalars = 0;  // g1_alphas, g1_scale_c, g2_alphas, a1_gscale, a2_gscale
   std::int64_t bf16 = 0;     // w13 and w2 of BF16 layers
+  // The sum of all kinds, in bytes.
   [[nodiscard]] std::int64_t total() const { return w13 + w13_sf + w2 + w2_sf + scalars + bf16; }
 };
 
@@ -54,6 +57,7 @@ struct StagePeaks {
   friend bool operator==(const StagePeaks&, const StagePeaks&) = default;
 };
 
+// Bytes on a rank, by kind and by stage.
 struct MemoryPlan {
   KindBytes ep;                 // stock experts: what loading leaves
   KindBytes tp;                 // sliced experts, which a reshard adds (BF16 layers stay EP); zero at tp 1
@@ -100,3 +104,4 @@ Verdict unsupported(const MemoryRequest& request);
 MemoryPlan memory_plan(const MemoryRequest& request);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

@@ -7,10 +7,13 @@
 
 #include "kerf/tensor/storage.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
+// Memory that counts what it hands on.
 class Meter : public tensor::Memory {
  public:
+  // Takes from `below`, which must outlive it.
   explicit Meter(tensor::Memory& below) : below_(&below) {}
 
   std::byte* allocate(std::size_t bytes) override {
@@ -23,6 +26,7 @@ class Meter : public tensor::Memory {
     if (block != nullptr) usage_.remove(static_cast<std::int64_t>(bytes));
   }
 
+  // Bytes in use, the most that were since the last reset, and the reset.
   [[nodiscard]] std::int64_t current() const noexcept { return usage_.current(); }
   [[nodiscard]] std::int64_t peak() const noexcept { return usage_.peak(); }
   void reset_peak() noexcept { usage_.reset_peak(); }
@@ -33,3 +37,4 @@ class Meter : public tensor::Memory {
 };
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

@@ -17,6 +17,7 @@
 #include "kerf/tail/tail.h"
 #include "kerf/tensor/storage.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 // The most tokens that a step can be prepared for.
@@ -54,6 +55,7 @@ struct StepExtent {
 };
 std::int64_t step_bytes(const StepSizes& sizes, const StepExtent& extent);
 
+// What steps are prepared for.
 struct PlanOptions {
   std::int64_t max_tokens = 8;
   // Tiles above this one get no metadata: their bodies are not prepared, and steps that come to them take the
@@ -80,9 +82,11 @@ struct Prepared {
   std::vector<op::Tactic> keys;    // (tile, config) with a body
   std::vector<TunedTactic> tuned;  // buckets ascending; empty: the op's default
 
+  // Weights and rows of such experts.
   [[nodiscard]] op::Arithmetic arithmetic() const { return arithmetic_of(kind, input); }
 };
 
+// Tactics and buffers of all steps: one of each buffer serves all layers.
 struct Plan {
   std::int64_t max_tokens = 0;
   int largest_tile = op::tiles.back();
@@ -99,6 +103,7 @@ struct Plan {
   tail::Scratch scratch;
   CallRecord* calls = nullptr;  // where steps record the entries they reach; null: nowhere
 
+  // The op's buffers among them; the plan must outlive their use.
   [[nodiscard]] op::Buffers buffers() const {
     return {&metadata, workspace.bytes(), rows.as<std::uint16_t>(), calls};
   }
@@ -141,3 +146,4 @@ bool runs_always(const op::RoutedExperts& experts, op::Tactic tactic, std::int64
 void warn_of_missing_bodies(const Plan& plan, std::span<const Layer> layers, const Rank& rank);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

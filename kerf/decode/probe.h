@@ -9,6 +9,7 @@
 #include "kerf/decode/build.h"
 #include "kerf/decode/layer.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 // The largest rel L2 that a right reshard can show is a question of bf16 alone: GEMM1, the activation and the
@@ -26,6 +27,7 @@ namespace kerf::decode {
 // magnitude above the limit.
 inline constexpr double probe_limit = 0.01;
 
+// How the probe is made, and what it may find.
 struct ProbeOptions {
   std::int64_t tokens = 8;  // raised where fewer would leave an EP rank without a route
   std::uint64_t seed = 20261023;
@@ -50,3 +52,4 @@ std::int64_t probe_bytes(const op::Backend& backend, op::Arithmetic arithmetic,
 double probe(const Layer& layer, const ProbeOptions& options, const Rank& rank);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

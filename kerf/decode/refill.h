@@ -13,10 +13,12 @@
 #include "kerf/decode/build.h"
 #include "kerf/decode/layer.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 struct RuntimeOptions;
 
+// What a refill did on this rank.
 struct RefillReport {
   std::int64_t layer = 0;
   std::int64_t bytes = 0;        // written to the layer's own addresses, on this rank
@@ -40,3 +42,4 @@ RefillReport refill(const Refillable& old, const checkpoint::Checkpoint& source,
 RefillReport refill(const Refillable& old, const StockLayer& source, const Rank& rank);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

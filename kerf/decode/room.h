@@ -10,6 +10,7 @@
 #include "kerf/checkpoint/checkpoint.h"
 #include "kerf/decode/memory_plan.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 // Bytes that can be had, and of what: "this machine (within its cgroup)".
@@ -30,3 +31,4 @@ MemoryRequest request_for(const checkpoint::Checkpoint& from, const std::vector<
 Verdict no_room(const MemoryRequest& request, const Room& host, const std::optional<Room>& device = {});
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

@@ -4,6 +4,7 @@
 #include "kerf/checkpoint/config.h"
 #include "kerf/routing/router.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 // softmax: `renormalize` (softmax over the chosen) or, without norm_topk_prob, `softmax`. sigmoid:
@@ -13,3 +14,4 @@ namespace kerf::decode {
 routing::Router router_of(const checkpoint::ModelConfig& config);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

@@ -12,6 +12,7 @@
 #include "kerf/decode/inputs.h"
 #include "kerf/decode/layer.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 // Rows and routes, copied out of a file. Of x, x_f32 and a one is there; of ids and logits one. All empty
@@ -37,6 +38,7 @@ struct LayerInputs {
 LayerInputs read_layer_inputs(const checkpoint::SafetensorsFile& file, const std::string& file_name,
                               const InputShape& shape);
 
+// Which layer, and how it is run; equal on all ranks.
 struct LayerOptions {
   std::int64_t layer = 0;
   Mode mode = Mode::ep;  // tp reshards (and probes) the layer first
@@ -55,6 +57,7 @@ struct RankRows {
   std::vector<float> weights;       // [T, K]
 };
 
+// What came out; equal on all ranks.
 struct LayerResult {
   std::int64_t tokens = 0;
   std::int64_t hidden = 0;
@@ -72,3 +75,4 @@ LayerResult run_layer(const checkpoint::Checkpoint& from, const LayerOptions& op
                       const LayerInputs& inputs, const Rank& rank);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

@@ -31,12 +31,14 @@
 #include "kerf/routing/router.h"
 #include "kerf/tactics/preferred.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 // Called on rank 0 as work goes on: "loading" (in bytes of experts, all ranks'), "resharding", ...; how much
 // is done, and of how much.
 using Progress = std::function<void(std::string_view stage, std::int64_t done, std::int64_t of)>;
 
+// What build() makes ready; equal on all ranks.
 struct RuntimeOptions {
   BuildOptions build;
   bool expert_tp = false;
@@ -69,6 +71,7 @@ struct Footprint {
   std::int64_t steps = 0;   // buffers of steps, shared by all layers
 };
 
+// One rank's experts, ready for steps.
 class Runtime {
  public:
   // The checkpoint and what `rank` refers to must outlive the runtime. Before a byte of a tensor is read the
@@ -82,6 +85,8 @@ class Runtime {
   static Runtime adopt(std::span<const StockLayer> layers, const ModelSize& model,
                        const RuntimeOptions& options, const Rank& rank);
 
+  // What build() made: layers in its order, the plan, how the cut went (nothing without expert TP), what was
+  // tuned.
   [[nodiscard]] std::span<const Layer> layers() const { return layers_; }
   [[nodiscard]] const Plan& plan() const { return plan_; }
   [[nodiscard]] const std::optional<ShardReport>& sharding() const { return sharding_; }
@@ -186,3 +191,4 @@ class Runtime {
 };
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

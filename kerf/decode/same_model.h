@@ -5,6 +5,7 @@
 #include "kerf/base/error.h"
 #include "kerf/checkpoint/config.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 // Nothing where they do; otherwise checkpoint, with every value that differs: name, got, wanted. How the
@@ -12,3 +13,4 @@ namespace kerf::decode {
 Verdict another_model(const checkpoint::ModelConfig& got, const checkpoint::ModelConfig& wanted);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

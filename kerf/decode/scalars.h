@@ -15,6 +15,7 @@
 #include "kerf/layout/experts.h"
 #include "kerf/op/op.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 // Writes the five scalar tensors of `experts` (its own experts first_expert .. first_expert + n) for rows of
@@ -29,3 +30,4 @@ void check_scalars(const checkpoint::LayerScales& scales, op::Input input, std::
                    checkpoint::Faults& faults);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

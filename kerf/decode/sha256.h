@@ -7,17 +7,21 @@
 #include <span>
 #include <string>
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
+// A SHA-256 that is given its bytes little by little.
 class Sha256 {
  public:
   Sha256();
   ~Sha256();
+  // Takes over what the other was given.
   Sha256(Sha256&&) noexcept;
   Sha256& operator=(Sha256&&) noexcept;
   Sha256(const Sha256&) = delete;
   Sha256& operator=(const Sha256&) = delete;
 
+  // Gives it more bytes.
   void update(std::span<const std::byte> bytes);
   // The digest of everything given so far, 64 lower-case hexadecimal digits. More may follow.
   [[nodiscard]] std::string hex() const;
@@ -28,3 +32,4 @@ class Sha256 {
 };
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

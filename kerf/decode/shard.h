@@ -12,8 +12,10 @@
 #include "kerf/decode/layer.h"
 #include "kerf/decode/probe.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
+// How layers are cut.
 struct ShardOptions {
   std::string backend = "cpu";
   ProbeOptions probe;
@@ -27,6 +29,7 @@ struct LayerProbe {
   double rel_l2 = 0;
 };
 
+// What the cut did; equal on all ranks.
 struct ShardReport {
   std::int64_t nvfp4_layers = 0;
   std::int64_t bf16_layers = 0;
@@ -38,6 +41,7 @@ struct ShardReport {
   double max_rel_l2 = 0;
   std::vector<LayerProbe> probes;  // of the layers that were cut, in order
 
+  // What a rank moved, a second; 0 where nothing was timed.
   [[nodiscard]] double gib_per_s() const {
     return seconds > 0 ? static_cast<double>(bytes_per_rank) / seconds / (1U << 30U) : 0;
   }
@@ -57,3 +61,4 @@ void cut(Layer& layer, const std::string& backend, const Rank& rank, bool uneven
 ShardReport shard(std::span<Layer> layers, const ShardOptions& options, const Rank& rank);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

@@ -9,6 +9,7 @@
 #include "kerf/base/threads.h"
 #include "kerf/checkpoint/export_facts.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 // SHA-256 in hexadecimal over: the texts of config.json, hf_quant_config.json and
@@ -24,6 +25,7 @@ std::string source_digest(const std::filesystem::path& directory);
 std::vector<checkpoint::SourceFile> source_files(const std::filesystem::path& directory,
                                                  const Workers& workers);
 
+// How closely files are compared with what was recorded of them.
 enum class Look : std::uint8_t {
   times,     // a file whose size and time are the recorded ones is taken to be the same; another is read
   contents,  // all are read
@@ -34,3 +36,4 @@ Verdict differs(const std::filesystem::path& directory, const std::vector<checkp
                 Look look, const Workers& workers);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 
+#pragma GCC visibility push(default)
 namespace kerf::comm {
 class Group;
 }
@@ -25,6 +26,7 @@ struct Startup {
   std::int64_t bytes = 0;       // of experts that were converted, or read as they are
   std::int64_t read_bytes = 0;  // of tensors, from files, by this rank (Checkpoint::read_bytes())
 
+  // The sum of all stages.
   [[nodiscard]] double seconds() const {
     return check + convert + read + blocks + reshard + probe + plan + tune + warm_up;
   }
@@ -36,6 +38,7 @@ Startup slowest(const Startup& mine, comm::Group& group);
 // Adds the time that it lives to `seconds`.
 class Timing {
  public:
+  // Adds what passes while it lives to `seconds`.
   explicit Timing(double& seconds) : seconds_(seconds) {}
   ~Timing() { seconds_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
   Timing(const Timing&) = delete;
@@ -51,3 +54,4 @@ class Timing {
 };
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

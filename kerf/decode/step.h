@@ -11,6 +11,7 @@
 #include "kerf/decode/plan.h"
 #include "kerf/routing/router.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 // What a step is given. Rows: x, or (layers with quantised input only) a and a_sf. Routes: ids and weights,
@@ -55,3 +56,4 @@ std::span<const std::uint16_t> execute(const Layer& layer, Mode mode, const Step
                                        const Plan& plan, const Rank& rank, TailKind tail = {});
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

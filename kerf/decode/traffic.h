@@ -7,6 +7,7 @@
 #include "kerf/decode/build.h"
 #include "kerf/decode/layer.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
 // Bytes of weights and block scales (not the scalars) that the busiest of all ranks reads for one layer's
@@ -17,3 +18,4 @@ std::int64_t busiest_rank_bytes(const Layer& layer, Mode mode, std::span<const s
                                 const Rank& rank);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

@@ -11,8 +11,10 @@
 #include "kerf/decode/layer.h"
 #include "kerf/decode/plan.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::decode {
 
+// How long tactics are timed, and where the results are kept.
 struct TuneOptions {
   double seconds = 0;           // of timing, in all; 0: nothing is timed
   std::filesystem::path cache;  // empty: none
@@ -36,3 +38,4 @@ TuneReport tune(Plan& plan, std::span<const Layer> layers, const std::string& ba
                 const TuneOptions& options, const Rank& rank);
 
 }  // namespace kerf::decode
+#pragma GCC visibility pop

@@ -10,8 +10,10 @@
 #include "kerf/deploy/engine.h"
 #include "kerf/deploy/machine.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::deploy {
 
+// One check's answer.
 struct Check {
   std::string_view name;           // as check_names() has it
   std::string_view question;       // what it asks, in a few words
@@ -19,6 +21,7 @@ struct Check {
   Reasons reasons;                 // why not; none: it holds
   std::vector<std::string> notes;  // what was found besides
 
+  // Whether nothing speaks against it.
   [[nodiscard]] bool ok() const { return reasons.empty(); }
 };
 
@@ -32,3 +35,4 @@ std::vector<Check> run_checks(const DeploymentConfig& config, const Machine& mac
 Reasons unsupported(const DeploymentConfig& config, const Machine& machine);
 
 }  // namespace kerf::deploy
+#pragma GCC visibility pop

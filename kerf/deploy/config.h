@@ -13,6 +13,7 @@
 #include "kerf/op/op.h"
 #include "kerf/tensor/view.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::deploy {
 
 // The engine as a whole.
@@ -91,6 +92,7 @@ struct RunConfig {
   std::optional<std::int64_t> memory_per_rank;  // bytes; nothing: the machine's, in equal parts
 };
 
+// A deployment as its file describes it; docs/deploying.md has the keys.
 struct DeploymentConfig {
   Requirements requirements;
   std::optional<EngineConfig> engine;
@@ -108,3 +110,4 @@ struct DeploymentConfig {
 };
 
 }  // namespace kerf::deploy
+#pragma GCC visibility pop

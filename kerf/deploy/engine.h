@@ -8,8 +8,10 @@
 
 #include "kerf/deploy/config.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::deploy {
 
+// All that speaks against something; empty: nothing does.
 using Reasons = std::vector<std::string>;
 
 // The engine's own settings: the attention backend, its TRT-LLM-style decode not switched off, FlashInfer's
@@ -32,3 +34,4 @@ std::string_view name(Rope rope);
 Reasons bf16_kv_insert(const KvCache& cache, const Requirements& wanted);
 
 }  // namespace kerf::deploy
+#pragma GCC visibility pop

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 
+#pragma GCC visibility push(default)
 namespace kerf::deploy {
 
+// What this machine has for a rank's experts.
 struct Machine {
   std::int64_t memory = 0;  // bytes that can be had: free, or free for the asking
   std::int64_t cores = 1;
@@ -15,3 +17,4 @@ struct Machine {
 Machine this_machine();
 
 }  // namespace kerf::deploy
+#pragma GCC visibility pop

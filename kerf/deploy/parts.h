@@ -7,14 +7,17 @@
 
 #include "kerf/base/error.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::deploy {
 
+// A part that may be absent.
 struct Part {
   std::string_view name;
   std::string_view what;  // "device" or "group"
   bool built;             // this build has it
   Verdict (*absent)();    // nothing: it can be had here. Asks the machine where it is built
 };
+// All of them.
 std::vector<Part> optional_parts();
 
 // Nothing where the device ("cpu", "cuda") or group ("local", "mpi", "nccl") can be had; otherwise why not,
@@ -22,3 +25,4 @@ std::vector<Part> optional_parts();
 Verdict lacking(std::string_view what, std::string_view name);
 
 }  // namespace kerf::deploy
+#pragma GCC visibility pop

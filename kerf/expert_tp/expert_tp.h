@@ -14,19 +14,23 @@
 #include "kerf/op/op.h"
 #include "kerf/tensor/storage.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::expert_tp {
 
 // The ranks of a reshard. `all` hold the stock experts, linearly placed, and agree on what may be refused.
 // `row`, tp of them that follow each other, hold the slices of the row's experts: E / rows of them, from
 // row_index() * E / rows on. One row: all.
 struct Ranks {
-  // NOLINTNEXTLINE(google-explicit-constructor): a group alone is a grid of one row
+  // A group alone is a grid of one row.
+  // NOLINTNEXTLINE(google-explicit-constructor)
   Ranks(comm::Group& one) : all(one), row(one) {}
+  // A grid: `part` is this rank's row of `whole`.
   Ranks(comm::Group& whole, comm::Group& part) : all(whole), row(part) {}
 
   comm::Group& all;
   comm::Group& row;
 
+  // How many rows there are, and which is this rank's.
   [[nodiscard]] int rows() const { return all.size() / row.size(); }
   [[nodiscard]] int row_index() const { return all.rank() / row.size(); }
 };
@@ -81,3 +85,4 @@ RouteRows route_rows(const op::Unfinalized& output);
 double probe_rel_l2(const op::Unfinalized& ep, const op::Unfinalized& tp, const Ranks& ranks);
 
 }  // namespace kerf::expert_tp
+#pragma GCC visibility pop

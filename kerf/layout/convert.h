@@ -9,6 +9,7 @@
 #include "kerf/base/threads.h"
 #include "kerf/tensor/source.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::layout {
 
 // One NVFP4 expert as [out, in] matrices, row-major: gate, up U8 [I, H/2] with scales [I, H/16]; down U8 [H,
@@ -30,6 +31,7 @@ void convert(const LogicalNvfp4<const std::byte>& from, std::int64_t hidden, std
 // columns of down are zero codes with zero scales, as if the checkpoint had them.
 void convert_padded(const LogicalNvfp4<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
                     std::int64_t width, const ConvertedNvfp4<std::byte>& to);
+// The way back, byte for byte; the same conditions.
 void restore(const ConvertedNvfp4<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
              const LogicalNvfp4<std::byte>& to);
 
@@ -44,6 +46,8 @@ struct ConvertedBf16 {
   std::span<T> w13, w2;
 };
 
+// Converts one expert. Error{unsupported} for H and I that do not suit, Error{bug} for sizes that do not
+// fit.
 void convert(const LogicalBf16<const std::byte>& from, std::int64_t hidden, std::int64_t intermediate,
              const ConvertedBf16<std::byte>& to);
 // At a width >= I, width % 64 == 0, for any I: zeros from I on.
@@ -84,3 +88,4 @@ void interleave_8x4(std::span<const std::byte> from, std::int64_t rows, std::int
                     std::span<std::byte> to);
 
 }  // namespace kerf::layout
+#pragma GCC visibility pop

@@ -16,6 +16,7 @@
 #include "kerf/tensor/storage.h"
 #include "kerf/tensor/view.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::layout {
 
 // n experts of input/output width H and intermediate width I (a slice's own width).
@@ -38,6 +39,7 @@ struct Nvfp4View {
   std::int64_t first_expert = 0;  // global id of the first expert held here
 };
 
+// BF16 experts: w13 [n, H/64, 2I, 64], w2 [n, I/64, H, 64].
 struct Bf16View {
   tensor::TensorView w13, w2;
   std::int64_t first_expert = 0;
@@ -65,12 +67,14 @@ std::array<WeightTensor, 2> bf16_weights(const ExpertsShape& shape);   // w13, w
 
 // Owned experts. Allocated for a shape, contents undefined until written.
 struct Nvfp4Experts {
+  // In one memory, from expert `first` on. Error{memory}.
   Nvfp4Experts(tensor::Memory& memory, const ExpertsShape& wanted, std::int64_t first)
       : Nvfp4Experts(memory, memory, wanted, first) {}
   // Matrices and block scales in one memory (a device's, say), the five tensors of scalars in another.
   Nvfp4Experts(tensor::Memory& weights, tensor::Memory& scalars, const ExpertsShape& wanted,
                std::int64_t first);
 
+  // The tensors, which stay where they are.
   [[nodiscard]] Nvfp4View view() const;
   // Bytes of the four weight tensors and the scalars.
   [[nodiscard]] std::int64_t bytes() const;
@@ -81,9 +85,12 @@ struct Nvfp4Experts {
   tensor::Tensor g1_alphas, g1_scale_c, g2_alphas, a1_gscale, a2_gscale;
 };
 
+// The same of BF16 experts: w13, w2.
 struct Bf16Experts {
+  // From expert `first_expert` on. Error{memory}.
   Bf16Experts(tensor::Memory& memory, const ExpertsShape& shape, std::int64_t first_expert);
 
+  // The tensors, and the bytes of both.
   [[nodiscard]] Bf16View view() const;
   [[nodiscard]] std::int64_t bytes() const;
 
@@ -93,3 +100,4 @@ struct Bf16Experts {
 };
 
 }  // namespace kerf::layout
+#pragma GCC visibility pop

@@ -8,6 +8,7 @@
 
 #include "kerf/base/error.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::layout {
 
 // What may be done about an intermediate width that does not fit.
@@ -60,3 +61,4 @@ Verdict paddable(std::int64_t intermediate);
 Verdict placeable(std::int64_t experts, std::int64_t ep);
 
 }  // namespace kerf::layout
+#pragma GCC visibility pop

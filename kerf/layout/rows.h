@@ -3,8 +3,10 @@
 
 #include <cstdint>
 
+#pragma GCC visibility push(default)
 namespace kerf::layout {
 
+// The two projections that w13 holds.
 enum class Half : std::uint8_t { up = 0, gate = 1 };
 
 // A row of w13 before conversion: which matrix, and which of its I rows.
@@ -40,3 +42,4 @@ constexpr std::int64_t scale_offset_8x4(std::int64_t m, std::int64_t k, std::int
 }
 
 }  // namespace kerf::layout
+#pragma GCC visibility pop

@@ -10,8 +10,10 @@
 #include "kerf/layout/geometry.h"
 #include "kerf/tensor/view.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::layout {
 
+// The four weight tensors.
 enum class Nvfp4Kind : std::uint8_t { w13 = 0, w13_sf = 1, w2 = 2, w2_sf = 3 };
 inline constexpr std::array<const char*, 4> nvfp4_kind_names = {"w13", "w13_sf", "w2", "w2_sf"};
 
@@ -23,3 +25,4 @@ std::array<tensor::StridedBytes, 4> slice_views(const Nvfp4View& view, std::int6
                                                 bool uneven = false);
 
 }  // namespace kerf::layout
+#pragma GCC visibility pop

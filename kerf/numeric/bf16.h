@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdint>
 
+#pragma GCC visibility push(default)
 namespace kerf::numeric {
 
 inline constexpr std::uint16_t bf16_nan = 0x7FC0;  // the only NaN that is ever stored
@@ -18,8 +19,11 @@ constexpr std::uint16_t f32_to_bf16(float value) {
   return static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
 }
 
+// Neither infinite nor NaN.
 constexpr bool bf16_is_finite(std::uint16_t bits) { return (bits & 0x7F80U) != 0x7F80U; }
 
+// The nearest bf16 value, as f32.
 constexpr float round_to_bf16(float value) { return bf16_to_f32(f32_to_bf16(value)); }
 
 }  // namespace kerf::numeric
+#pragma GCC visibility pop

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 
+#pragma GCC visibility push(default)
 namespace kerf::numeric {
 
 // Value of a code, times two: the integers that block dots are made of.
@@ -37,3 +38,4 @@ constexpr std::uint8_t f32_to_e2m1(float value) {
 }
 
 }  // namespace kerf::numeric
+#pragma GCC visibility pop

@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <limits>
 
+#pragma GCC visibility push(default)
 namespace kerf::numeric {
 
 inline constexpr std::uint8_t e4m3_nan = 0x7F;
 inline constexpr std::uint8_t e4m3_max = 0x7E;  // 448
 
+// The two codes of NaN, 0x7F and 0xFF.
 constexpr bool e4m3_is_nan(std::uint8_t code) { return (code & 0x7FU) == 0x7FU; }
 
 // Exact, subnormals (multiples of 2^-9) and -0 included. NaN needs its test: shifted into place like
@@ -42,3 +44,4 @@ constexpr std::uint8_t f32_to_e4m3(float value) {
 }
 
 }  // namespace kerf::numeric
+#pragma GCC visibility pop

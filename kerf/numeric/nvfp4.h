@@ -14,6 +14,7 @@
 #include "kerf/numeric/e2m1.h"
 #include "kerf/numeric/e4m3.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::numeric {
 
 inline constexpr int nvfp4_block = 16;  // values that share a scale
@@ -143,3 +144,4 @@ void dequantise_rows(std::span<const std::uint8_t> codes, std::span<const std::u
                      std::int64_t k, float factor, std::span<float> out);
 
 }  // namespace kerf::numeric
+#pragma GCC visibility pop

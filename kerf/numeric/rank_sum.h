@@ -11,6 +11,7 @@
 
 #include "kerf/numeric/bf16.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::numeric {
 
 // terms(r) is rank r's bf16 value (raw bits), here and below.
@@ -42,6 +43,7 @@ constexpr std::uint16_t rounded_sum_bf16(int ranks, Terms terms) {
   return sum;
 }
 
+// These orders, by name.
 enum class SumOrder : std::uint8_t {
   rank_order,    // rank_sum_bf16
   chunks_of_8,   // chunked_sum_bf16
@@ -49,6 +51,7 @@ enum class SumOrder : std::uint8_t {
   each_add,      // rounded_sum_bf16
 };
 
+// The sum in any of them.
 template <typename Terms>
 constexpr std::uint16_t sum_bf16(SumOrder order, int ranks, Terms terms) {
   switch (order) {
@@ -65,3 +68,4 @@ constexpr std::uint16_t sum_bf16(SumOrder order, int ranks, Terms terms) {
 }
 
 }  // namespace kerf::numeric
+#pragma GCC visibility pop

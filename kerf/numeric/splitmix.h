@@ -4,14 +4,17 @@
 
 #include <cstdint>
 
+#pragma GCC visibility push(default)
 namespace kerf::numeric {
 
 // Value i of the stream is what splitmix64 yields at its (i + 1)-th call from this state; it does not need
 // the values before it, so any thread can make any part.
 class SplitMix {
  public:
+  // The stream of one seed.
   explicit constexpr SplitMix(std::uint64_t state) : state_(state) {}
 
+  // Its number i.
   [[nodiscard]] constexpr std::uint64_t operator[](std::uint64_t i) const {
     std::uint64_t z = state_ + (i + 1) * 0x9E3779B97F4A7C15U;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
@@ -33,3 +36,4 @@ constexpr std::int32_t bell(std::uint64_t word) {
 inline constexpr float bell_deviation = 37837.0F;
 
 }  // namespace kerf::numeric
+#pragma GCC visibility pop

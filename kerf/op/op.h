@@ -24,6 +24,7 @@
 #include "kerf/routing/metadata.h"
 #include "kerf/routing/router.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::op {
 
 // Token rows a tile, and a kernel variant. -1 in either: the op's default.
@@ -49,6 +50,7 @@ struct GatedParameters {
   std::span<const float> limit_up;    // [n] default +inf
 };
 
+// One layer's NVFP4 experts, to be bound.
 struct Nvfp4Args {
   layout::Nvfp4View experts;
   std::int64_t num_experts = 0;  // E of the model
@@ -57,6 +59,7 @@ struct Nvfp4Args {
   GatedParameters gated;
 };
 
+// One layer's BF16 experts, to be bound.
 struct Bf16Args {
   layout::Bf16View experts;
   std::int64_t num_experts = 0;
@@ -105,9 +108,12 @@ class RoutedExperts {
  public:
   virtual ~RoutedExperts() = default;
 
+  // What was bound.
   [[nodiscard]] virtual layout::ExpertsShape shape() const = 0;
+  // The first local expert's number in the model.
   [[nodiscard]] virtual std::int64_t first_expert() const = 0;
   [[nodiscard]] virtual std::int64_t num_experts() const = 0;  // E of the model
+  // Experts a token, and how rows are read.
   [[nodiscard]] virtual std::int64_t top_k() const = 0;
   [[nodiscard]] virtual Input input() const = 0;
 
@@ -153,6 +159,7 @@ std::string_view name(Arithmetic arithmetic);
 class Backend {
  public:
   virtual ~Backend() = default;
+  // One of backend_names().
   [[nodiscard]] virtual std::string_view name() const = 0;
   // The kernel package: kernels, instruction set and a number that changes whenever times could, such as
   // "cpu-avx512-1". What was measured for one package says nothing about another.
@@ -213,3 +220,4 @@ Unfinalized routed_experts_from_metadata(const RoutedExperts& experts, const Tok
                                          const Workers& workers, const Buffers& buffers);
 
 }  // namespace kerf::op
+#pragma GCC visibility pop

@@ -9,6 +9,7 @@
 #include "kerf/base/error.h"
 #include "kerf/tensor/storage.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::routing {
 
 // T tokens, K routes a token, E experts in all, of which [offset, offset + local) are here, `tile` rows a
@@ -21,6 +22,7 @@ struct MetadataShape {
   std::int64_t local = 0;
   std::int64_t tile = 8;
 
+  // T * K.
   [[nodiscard]] std::int64_t routes() const { return tokens * top_k; }
   // Tiles and padded rows that any routing of this shape can need (sized by the global E, as the op sizes
   // them).
@@ -55,7 +57,9 @@ Metadata metadata_in(std::span<std::int32_t> words, const MetadataShape& shape);
 class MetadataBuffer {
  public:
   MetadataBuffer() = default;
+  // Of so many words of 32 bits (metadata_words()). Error{memory}.
   MetadataBuffer(tensor::Memory& memory, std::int64_t words);
+  // metadata_in() of it, and its size in words.
   [[nodiscard]] Metadata view(const MetadataShape& shape) const;
   [[nodiscard]] std::int64_t words() const;
 
@@ -76,3 +80,4 @@ void write_metadata(const MetadataShape& shape, std::span<const std::int32_t> id
                     std::span<const float> weights, const Metadata& out);
 
 }  // namespace kerf::routing
+#pragma GCC visibility pop

@@ -8,6 +8,7 @@
 
 #include "kerf/base/error.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::routing {
 
 // Numbered as in the trtllm-gen op. x: logits, i: the chosen experts, s: routed scaling.
@@ -25,9 +26,11 @@ enum class Method : std::uint8_t {
   top_k_sigmoid = 9,  // key x; weight sigmoid(x_i)
 };
 
+// A method's name; the method of a name, nothing for an unknown one.
 std::string_view name(Method method);
 std::optional<Method> method_named(std::string_view name);
 
+// How a model's tokens choose their experts.
 struct Router {
   Method method = Method::renormalize;
   std::int64_t experts = 0;     // E
@@ -58,3 +61,4 @@ void select(const Router& router, std::span<const float> logits, std::span<const
             std::span<std::int32_t> ids, std::span<float> weights);
 
 }  // namespace kerf::routing
+#pragma GCC visibility pop

@@ -11,8 +11,10 @@
 #include "kerf/base/error.h"
 #include "kerf/op/op.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::tactics {
 
+// What a cache's times hold for.
 struct CacheSetting {
   std::string package;           // op::Backend::package()
   std::string device;            // op::Backend::device()
@@ -23,6 +25,7 @@ struct CacheSetting {
   friend bool operator==(const CacheSetting&, const CacheSetting&) = default;
 };
 
+// That of a backend on this machine.
 CacheSetting cache_setting(const op::Backend& backend, std::int64_t num_experts, std::int64_t top_k,
                            std::int64_t workers);
 
@@ -30,6 +33,7 @@ CacheSetting cache_setting(const op::Backend& backend, std::int64_t num_experts,
 // workers) with both values. Error kind: unsupported.
 Verdict foreign(const CacheSetting& made, const CacheSetting& wanted);
 
+// The tactic of one kind of experts for one bucket of token counts.
 struct CacheEntry {
   op::Arithmetic arithmetic = op::Arithmetic::w4a4;
   layout::ExpertsShape shape;  // of one rank's experts
@@ -39,6 +43,7 @@ struct CacheEntry {
   friend bool operator==(const CacheEntry&, const CacheEntry&) = default;
 };
 
+// What was read.
 struct CacheRead {
   std::vector<CacheEntry> entries;
   // Why nothing was taken from a file that is there: what is damaged, what is foreign, or that it is no
@@ -60,3 +65,4 @@ void write_cache(const std::filesystem::path& path, const CacheSetting& setting,
                  const std::vector<CacheEntry>& entries);
 
 }  // namespace kerf::tactics
+#pragma GCC visibility pop

@@ -8,6 +8,7 @@
 
 #include "kerf/base/function_ref.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::tactics {
 
 // Times closer than this are a tie: it is more than repeated timings of one tactic differ on an idle machine.
@@ -33,3 +34,4 @@ std::int64_t bucket_of(std::int64_t tokens, std::int64_t max_tokens);
 std::int64_t first_in(std::int64_t bucket);
 
 }  // namespace kerf::tactics
+#pragma GCC visibility pop

@@ -9,6 +9,7 @@
 
 #include "kerf/tactics/setting.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::tactics {
 
 // Microseconds of a step at one number of tokens, one for each of the list's tactics.
@@ -19,6 +20,7 @@ struct MeasuredAt {
   friend bool operator==(const MeasuredAt&, const MeasuredAt&) = default;
 };
 
+// Preferred tactics, best first, of what was measured in one setting.
 struct PreferredList {
   Setting setting;
   op::Arithmetic arithmetic = op::Arithmetic::w4a4;
@@ -48,3 +50,4 @@ const PreferredList* find_list(std::span<const PreferredList> lists, const Setti
                                op::Arithmetic arithmetic, std::string* why = nullptr);
 
 }  // namespace kerf::tactics
+#pragma GCC visibility pop

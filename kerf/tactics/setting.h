@@ -11,8 +11,10 @@
 #include "kerf/base/error.h"
 #include "kerf/op/op.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::tactics {
 
+// What makes times comparable.
 struct Setting {
   std::string package;           // op::Backend::package()
   std::string device;            // op::Backend::device()
@@ -23,6 +25,7 @@ struct Setting {
   friend bool operator==(const Setting&, const Setting&) = default;
 };
 
+// That of experts of a shape on a backend.
 Setting setting_of(const op::Backend& backend, const layout::ExpertsShape& shape, std::int64_t num_experts,
                    std::int64_t top_k);
 
@@ -34,3 +37,4 @@ std::string text_of(const std::vector<op::Tactic>& tactics);
 std::vector<op::Tactic> tactics_from(const std::string& text);
 
 }  // namespace kerf::tactics
+#pragma GCC visibility pop

@@ -7,6 +7,7 @@
 
 #include "kerf/op/op.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::tactics {
 
 // The tile that an untuned call runs at. A local expert has tokens * top_k / local routes on average, which
@@ -26,3 +27,4 @@ std::vector<op::Tactic> tactic_keys(std::span<const op::Tactic> valid, std::int6
                                     std::int64_t top_k, std::int64_t local_experts, int largest_tile);
 
 }  // namespace kerf::tactics
+#pragma GCC visibility pop

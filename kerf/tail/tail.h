@@ -20,6 +20,7 @@
 #include "kerf/comm/group.h"
 #include "kerf/op/op.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::tail {
 
 // Per-route RMSNorm. gain: the effective gain in bf16 (raw bits) [H], or empty for none.
@@ -37,6 +38,7 @@ std::vector<std::uint16_t> effective_gain(std::span<const std::uint16_t> w, floa
 // division).
 void norm_row(std::span<const std::uint16_t> row, const RouteNorm& norm, std::span<float> out);
 
+// Which of the two.
 enum class Kind : std::uint8_t { fast, exact };
 std::string_view name(Kind kind);  // "fast", "exact"
 
@@ -51,6 +53,7 @@ std::string_view name(Kind kind);  // "fast", "exact"
 enum class RowSum : std::uint8_t { all_reduce, reduce_scatter, in_place };
 std::string_view name(RowSum way);  // "all-reduce", "reduce-scatter", "in place"
 
+// What tails are prepared for.
 struct Options {
   Kind kind = Kind::fast;
   RowSum row_sum = RowSum::in_place;
@@ -74,6 +77,7 @@ std::int64_t scratch_bytes(const Extent& extent);
 // ranks.
 struct Scratch {
   Scratch() = default;
+  // scratch_bytes() of `memory`. Error{memory}.
   Scratch(tensor::Memory& memory, const Extent& extent);
   tensor::Tensor rows;  // [padded * K, H] bf16: rows in route order
   // [ceil(T / slices) * K, H] bf16, or of T / ranks where nothing is sliced; [T * K, H] for
@@ -124,3 +128,4 @@ void exact_tail(const op::Unfinalized& rows, const Where& where, const std::opti
                 const Workers& workers, const Scratch& scratch, std::span<std::uint16_t> out);
 
 }  // namespace kerf::tail
+#pragma GCC visibility pop

@@ -5,8 +5,10 @@
 #include <optional>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace kerf::tensor {
 
+// Types of elements.
 enum class Dtype : std::uint8_t {
   boolean,
   u8,
@@ -40,3 +42,4 @@ std::optional<Dtype> dtype_named(std::string_view name);
 int bits(Dtype dtype);
 
 }  // namespace kerf::tensor
+#pragma GCC visibility pop

@@ -9,6 +9,7 @@
 
 #include "kerf/tensor/view.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::tensor {
 
 // Who reads. Any thread may call it, several at once.
@@ -25,11 +26,13 @@ class Reader {
 class Source {
  public:
   Source() = default;
+  // The caller answers for their being there.
   Source(std::shared_ptr<const Reader> reader, std::int64_t begin, std::int64_t bytes)
       : reader_(std::move(reader)), begin_(begin), bytes_(bytes) {}
   // Of bytes in memory, which `owner` keeps there.
   static Source of_memory(std::span<const std::byte> bytes, std::shared_ptr<const void> owner);
 
+  // How many.
   [[nodiscard]] std::int64_t bytes() const noexcept { return bytes_; }
   // Where it begins, in the reader's bytes.
   [[nodiscard]] std::int64_t begin() const noexcept { return begin_; }
@@ -60,3 +63,4 @@ struct StoredTensor {
 };
 
 }  // namespace kerf::tensor
+#pragma GCC visibility pop

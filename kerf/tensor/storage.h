@@ -10,6 +10,7 @@
 
 #include "kerf/tensor/view.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::tensor {
 
 // Hands out blocks and counts them. One per rank; passed in, so that a test can hand in one that fails or
@@ -20,18 +21,22 @@ class Memory {
   // `bytes` bytes, aligned to 64 at least, contents undefined. Error{memory} that says how much was asked and
   // how much is in use.
   virtual std::byte* allocate(std::size_t bytes) = 0;
+  // Takes back what allocate() gave for as many bytes.
   virtual void release(std::byte* block, std::size_t bytes) noexcept = 0;
 };
 
 // Bytes in use, and the most that ever were. Any thread may call it.
 class Usage {
  public:
+  // Counts bytes that were taken.
   void add(std::int64_t bytes) noexcept {
     const std::int64_t now = current_ += bytes;
     for (std::int64_t seen = peak_; now > seen && !peak_.compare_exchange_weak(seen, now);) {
     }
   }
+  // Counts bytes that were given back.
   void remove(std::int64_t bytes) noexcept { current_ -= bytes; }
+  // Bytes in use, the most that were since the last reset, and the reset.
   [[nodiscard]] std::int64_t current() const noexcept { return current_; }
   [[nodiscard]] std::int64_t peak() const noexcept { return peak_; }
   void reset_peak() noexcept { peak_ = current_.load(); }
@@ -47,6 +52,7 @@ class HostMemory : public Memory {
   std::byte* allocate(std::size_t bytes) override;
   void release(std::byte* block, std::size_t bytes) noexcept override;
 
+  // As of Usage.
   [[nodiscard]] std::int64_t current() const noexcept { return usage_.current(); }
   [[nodiscard]] std::int64_t peak() const noexcept { return usage_.peak(); }
   void reset_peak() noexcept { usage_.reset_peak(); }
@@ -59,16 +65,20 @@ class HostMemory : public Memory {
 class Tensor {
  public:
   Tensor() = default;
+  // Contents undefined. Error{memory}; Error{unsupported} for a shape whose bytes cannot be counted.
   Tensor(Memory& memory, Dtype dtype, const Shape& shape);
   ~Tensor() { reset(); }
+  // Takes the bytes over.
   Tensor(Tensor&& other) noexcept { *this = std::move(other); }
   Tensor& operator=(Tensor&& other) noexcept;
   Tensor(const Tensor&) = delete;
   Tensor& operator=(const Tensor&) = delete;
 
+  // The tensor, its bytes, its shape; they stay this tensor's.
   [[nodiscard]] TensorView view() const { return {dtype_, shape_, {data_, size_}}; }
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data_, size_}; }
   [[nodiscard]] const Shape& shape() const noexcept { return shape_; }
+  // The elements as T; the caller answers for the dtype.
   template <typename T>
   [[nodiscard]] std::span<T> as() const {
     return {reinterpret_cast<T*>(data_), size_ / sizeof(T)};
@@ -85,3 +95,4 @@ class Tensor {
 };
 
 }  // namespace kerf::tensor
+#pragma GCC visibility pop

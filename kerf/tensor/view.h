@@ -12,6 +12,7 @@
 
 #include "kerf/tensor/dtype.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::tensor {
 
 // Up to 8 dimensions, in place. No dimensions: a scalar, one element.
@@ -20,9 +21,11 @@ class Shape {
   static constexpr int max_rank = 8;
 
   Shape() = default;
+  // Of these dimensions, outermost first; more than 8: Error{unsupported}.
   Shape(std::initializer_list<std::int64_t> dims);
   explicit Shape(std::span<const std::int64_t> dims);  // more than 8: Error{unsupported}
 
+  // How many dimensions, one of them (unchecked), all of them.
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] std::int64_t operator[](int i) const { return dims_[static_cast<std::size_t>(i)]; }
   [[nodiscard]] std::span<const std::int64_t> dims() const noexcept {
@@ -42,6 +45,7 @@ class Shape {
 // Bytes that `shape` elements of `dtype` take, rounded up to a whole byte.
 std::int64_t bytes_of(Dtype dtype, const Shape& shape);
 
+// A tensor whose bytes are elsewhere.
 struct TensorView {
   Dtype dtype = Dtype::u8;
   Shape shape;
@@ -66,6 +70,7 @@ struct StridedBytes {
   std::int64_t run_stride = 0;  // bytes
   std::int64_t run_bytes = 0;
 
+  // Bytes without those in between.
   [[nodiscard]] std::int64_t packed_bytes() const { return planes * runs * run_bytes; }
   // Whether it lies as it would packed.
   [[nodiscard]] bool packed() const {
@@ -92,3 +97,4 @@ class Copier {
 const Copier& host_copier();
 
 }  // namespace kerf::tensor
+#pragma GCC visibility pop

@@ -14,8 +14,10 @@
 #include "kerf/op/op.h"
 #include "kerf/tools/chart.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::tools {
 
+// What is measured: a made-up layer's sizes, ranks and batches.
 struct BenchRequest {
   std::string backend = "cpu";
   op::Arithmetic arithmetic = op::Arithmetic::w4a4;  // what the experts are, and what they are given
@@ -49,6 +51,7 @@ struct BenchStep {
   double read_gbps = 0;
 };
 
+// What was measured, each beside a plain read of as many bytes.
 struct BenchReport {
   std::int64_t threads = 0;      // of all ranks together
   std::vector<BenchStep> steps;  // by width (that of the shape first), batch, mode
@@ -67,3 +70,4 @@ BenchReport bench(const BenchRequest& request, const decode::Rank& rank);
 Chart bench_chart(const BenchRequest& request, const BenchReport& report);
 
 }  // namespace kerf::tools
+#pragma GCC visibility pop

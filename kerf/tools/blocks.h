@@ -13,6 +13,7 @@
 #include "kerf/checkpoint/checkpoint.h"
 #include "kerf/tools/chart.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::tools {
 
 // Of blocks that are not all zeros: block scale times global scale, smallest and largest. NaN where there is
@@ -21,23 +22,28 @@ struct ScaleRange {
   float least = std::numeric_limits<float>::quiet_NaN();
   float most = std::numeric_limits<float>::quiet_NaN();
 
+  // Whether there is one.
   [[nodiscard]] bool known() const { return !std::isnan(most); }
   // The smallest that holds both.
   [[nodiscard]] ScaleRange with(const ScaleRange& other) const;
 };
 
+// One expert's blocks of 16 values.
 struct ExpertBlocks {
   std::int64_t blocks = 0;
   std::int64_t zeros = 0;  // all 16 values zero
   ScaleRange gate, up, down;
 
+  // Of all three projections.
   [[nodiscard]] ScaleRange all() const { return gate.with(up).with(down); }
 };
 
+// One layer's experts.
 struct LayerBlocks {
   std::int64_t layer = 0;
   std::vector<ExpertBlocks> experts;  // [E]; empty for a BF16 layer
 
+  // All experts' together.
   [[nodiscard]] ExpertBlocks total() const;
 };
 
@@ -51,3 +57,4 @@ std::vector<LayerBlocks> look_at_blocks(
 Chart scale_chart(const std::string& name, const std::vector<LayerBlocks>& layers);
 
 }  // namespace kerf::tools
+#pragma GCC visibility pop

@@ -7,10 +7,13 @@
 #include <string>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace kerf::tools {
 
+// How values go along an axis.
 enum class Axis : std::uint8_t { linear, logarithmic };
 
+// One measurement.
 struct ChartPoint {
   double x = 0;  // > 0 where the axis is logarithmic
   double y = 0;  // >= 0, > 0 where the axis is logarithmic, with what it varied between
@@ -18,11 +21,13 @@ struct ChartPoint {
   double most = 0;
 };
 
+// Measurements of one kind, x ascending.
 struct Curve {
   std::string name;  // in the legend
   std::vector<ChartPoint> points;
 };
 
+// Curves in one pair of axes.
 struct Panel {
   std::string title, x_label, y_label;
   std::vector<Curve> curves;
@@ -38,6 +43,7 @@ struct HeatCell {
   std::string text;      // shown where a pointer rests on the cell
 };
 
+// Cells in rows and columns.
 struct HeatMap {
   std::string title, x_label, y_label;
   std::vector<HeatCell> cells;     // places without one stay empty
@@ -45,6 +51,7 @@ struct HeatMap {
   std::int64_t columns = 0;        // named 0 to columns - 1
 };
 
+// A drawing.
 struct Chart {
   std::string title, subtitle;
   std::vector<Panel> panels;       // one below the other
@@ -63,3 +70,4 @@ std::string svg(const Chart& chart);
 void write_svg(const std::filesystem::path& path, const Chart& chart);
 
 }  // namespace kerf::tools
+#pragma GCC visibility pop

@@ -9,6 +9,7 @@
 #include "kerf/decode/build.h"
 #include "kerf/tools/bench.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::tools {
 
 // Nothing, or why it cannot be measured: bench_refused()'s reasons for one rank, and those of the device.
@@ -27,6 +28,7 @@ struct ShareStep {
   double read_us = 0;  // the longest read of a rank's bytes
 };
 
+// Both placements at one batch.
 struct BusiestStep {
   std::int64_t batch = 0;
   ShareStep ep, tp;
@@ -38,3 +40,4 @@ struct BusiestStep {
 std::vector<BusiestStep> busiest_rank(const BenchRequest& request, int ranks, const decode::Rank& rank);
 
 }  // namespace kerf::tools
+#pragma GCC visibility pop

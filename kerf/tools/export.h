@@ -13,8 +13,10 @@
 #include "kerf/decode/build.h"
 #include "kerf/decode/probe.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::tools {
 
+// Which layers, and how they are placed.
 struct ExportOptions {
   std::vector<std::int64_t> layers;  // empty: every layer with routed experts
   bool expert_tp = false;            // NVFP4 experts as slices, cut over each row of ranks; else whole
@@ -23,6 +25,7 @@ struct ExportOptions {
   std::function<void(std::int64_t done, std::int64_t of)> progress;  // called on rank 0, may be empty
 };
 
+// What was written; equal on all ranks.
 struct ExportReport {
   std::int64_t layers = 0;
   std::int64_t nvfp4_layers = 0;
@@ -42,6 +45,7 @@ struct ExportReport {
 ExportReport export_experts(const checkpoint::Checkpoint& from, const std::filesystem::path& directory,
                             const ExportOptions& options, const decode::Rank& rank);
 
+// What was written back.
 struct LogicalReport {
   std::int64_t layers = 0;
   std::int64_t tensors = 0;
@@ -59,3 +63,4 @@ LogicalReport export_logical(const checkpoint::Checkpoint& from, const std::file
                              const std::function<void(std::int64_t done, std::int64_t of)>& progress = {});
 
 }  // namespace kerf::tools
+#pragma GCC visibility pop

@@ -14,6 +14,7 @@
 #include "kerf/op/op.h"
 #include "kerf/tensor/storage.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::tools {
 
 namespace internal {
@@ -42,3 +43,4 @@ layout::Bf16Experts made_bf16(tensor::Memory& memory, const layout::ExpertsShape
                               std::int64_t first_expert, std::uint64_t seed, const Workers& workers);
 
 }  // namespace kerf::tools
+#pragma GCC visibility pop

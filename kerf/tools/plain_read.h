@@ -11,13 +11,16 @@
 #include "kerf/base/threads.h"
 #include "kerf/layout/experts.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::tools {
 
+// A read of memory that does nothing else: the yardstick of a step's bytes.
 class PlainRead {
  public:
   // Of these runs of bytes, in this order. They are somebody else's, and are not touched here.
   explicit PlainRead(std::span<const std::span<const std::byte>> runs);
 
+  // Bytes that run() reads.
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
 
   // Reads all of it once, in contiguous pieces of half a MiB that are dealt to all workers. Returns the XOR
@@ -36,3 +39,4 @@ std::vector<std::span<const std::byte>> expert_runs(const layout::Nvfp4View& exp
 std::vector<std::span<const std::byte>> expert_runs(const layout::Bf16View& experts, std::int64_t local);
 
 }  // namespace kerf::tools
+#pragma GCC visibility pop

@@ -15,6 +15,7 @@
 #include "kerf/base/error.h"
 #include "kerf/base/threads.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::tools {
 
 // Whose names and config the checkpoint has.
@@ -26,10 +27,12 @@ namespace kerf::tools {
 enum class SynthModel : std::uint8_t { muse_spark, qwen3_moe, tiny };
 
 std::vector<std::string> synth_model_names();  // "muse-spark", "qwen3-moe", "tiny"
+// One of synth_model_names().
 std::string_view name(SynthModel model);
 // Error{usage} that lists the names for an unknown one.
 SynthModel synth_model(std::string_view name);
 
+// What is made.
 struct SynthOptions {
   SynthModel model = SynthModel::muse_spark;
   std::int64_t experts = 0;               // E
@@ -64,6 +67,7 @@ std::int64_t model_width(const SynthOptions& options);
 // the layout cannot hold (H % 128, I % 16).
 Verdict unsupported(const SynthOptions& options);
 
+// What was written.
 struct SynthReport {
   std::int64_t bytes = 0;  // of tensors
   std::int64_t tensors = 0;
@@ -80,3 +84,4 @@ SynthReport synth(const std::filesystem::path& directory, const SynthOptions& op
                   const Progress& progress = {});
 
 }  // namespace kerf::tools
+#pragma GCC visibility pop

@@ -13,8 +13,10 @@
 #include "kerf/tactics/preferred.h"
 #include "kerf/tensor/storage.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::tools {
 
+// What is timed: experts of these sizes, as one rank has them.
 struct TuneRequest {
   std::string backend = "cpu";
   op::Arithmetic arithmetic = op::Arithmetic::w4a4;
@@ -33,6 +35,7 @@ struct TacticTime {
   double us = 0;
 };
 
+// What was found.
 struct TuneResult {
   // The tactics valid at every number of tokens, best first: by the mean over numbers of tokens of
   // log(time / fastest time), ties (tactics::tie_tolerance) in the backend's order.
@@ -53,3 +56,4 @@ void check_tune(const TuneRequest& request);
 tactics::PreferredList ranked_list(const TuneRequest& request, const std::vector<TacticTime>& times);
 
 }  // namespace kerf::tools
+#pragma GCC visibility pop

@@ -13,8 +13,10 @@
 #include "kerf/checkpoint/checkpoint.h"
 #include "kerf/checkpoint/faults.h"
 
+#pragma GCC visibility push(default)
 namespace kerf::tools {
 
+// What was looked at, and what is wrong with it.
 struct VerifyReport {
   checkpoint::Faults faults;  // layers ascending, within a layer by kind and expert
   std::int64_t layers = 0;
@@ -56,3 +58,4 @@ struct VerifySpeed {
 VerifySpeed verify_speed(const checkpoint::Checkpoint& checkpoint, const Workers& workers, int pairs);
 
 }  // namespace kerf::tools
+#pragma GCC visibility pop
