@@ -11,7 +11,7 @@ import tempfile
 
 import checks
 
-EXAMPLE = "examples/one_step.cc"
+EXAMPLE = "examples/00_ten_lines.cc"
 BLOCK = re.compile(r"^```cpp\n(.*?)^```", re.M | re.S)
 
 

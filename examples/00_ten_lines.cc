@@ -1,0 +1,16 @@
+#include <cstdio>
+
+#include "kerf/kerf.h"
+
+int main(int, char** argv) {
+  const auto checkpoint = kerf::checkpoint::Checkpoint::open(argv[1]);
+  kerf::comm::run_local(2, {}, [&](kerf::comm::Group& group) {  // two ranks, threads of this process
+    kerf::tensor::HostMemory host;
+    kerf::decode::Meter memory(host);
+    kerf::decode::Options options;
+    options.modes = {kerf::decode::Mode::ep, kerf::decode::Mode::tp};  // tp: resharded and probed first
+    const auto report = kerf::decode::run(checkpoint, options, {group, memory, kerf::Workers(1), {}});
+    if (group.rank() != 0) return;
+    for (const auto& step : report.steps) std::printf("%.1f us a layer\n", step.us_per_layer);
+  });
+}
