@@ -39,6 +39,7 @@ Json report() {
   });
   if (odd) launch["refused"] = odd->text;
   return {{"version", version()},
+          {"layout", checkpoint::export_layout},
           {"compiler", compiler()},
           {"build_type", build_type()},
           {"cores", available_cores()},
@@ -78,6 +79,7 @@ std::string launch_text(const Json& l) {
 void print(const Json& r, Output& out) {
   out.line("kerf {} ({}, {})", r["version"].get<std::string>(), r["compiler"].get<std::string>(),
            r["build_type"].get<std::string>());
+  out.line("layout     {} (converted experts)", r["layout"].get<std::string>());
   out.line("cores      {}", r["cores"].get<int>());
   out.line("backends   {}", joined(r["backends"]));
   out.line("package    {} (kernels of backend cpu)", r["package"].get<std::string>());

@@ -1,5 +1,5 @@
 # The CUDA part, for sm_90a: every .cu of kerf/, every *_cuda.cc and all of the sm90 folders, in place of the *_absent.cc.
-# Linked against the static runtime, which looks for the driver when it is first used: the program starts without one.
+# The library links the static runtime, which looks for the driver when it is first used: the program starts without one.
 enable_language(CUDA)
 find_package(CUDAToolkit 13.0 REQUIRED)
 
@@ -25,7 +25,6 @@ function(kerf_add_cuda target)
   target_sources(${target} PRIVATE ${kerf_cuda_sources})
   set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES OFF)
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${kerf_cuda_options}>")
-  target_link_libraries(${target} PRIVATE $<LINK_ONLY:CUDA::cudart_static>)
   # CUDA's headers are for the files that need them: the others compile as they do without.
   get_target_property(sources ${target} SOURCES)
   list(FILTER sources INCLUDE REGEX "_cuda\\.cc$|/sm90/.*\\.cc$")

@@ -13,6 +13,7 @@
 
 #include "kerf/base/build_info.h"
 #include "kerf/base/env.h"
+#include "kerf/checkpoint/export_facts.h"
 #include "kerf/comm/mpi.h"
 #include "kerf/comm/nccl.h"
 #include "kerf/cuda/library.h"
@@ -133,6 +134,8 @@ TEST(Program, EnvListsEverythingThereIs) {
   for (const char* key : {"version", "compiler", "build_type", "cores", "backends", "package", "device",
                           "groups", "absent", "variables", "options"})
     EXPECT_TRUE(json.contains(key)) << key;
+  EXPECT_EQ(json["version"], std::string(version()));
+  EXPECT_EQ(json["layout"], std::string(checkpoint::export_layout));
   EXPECT_EQ(json["backends"].get<std::vector<std::string>>(), op::backend_names());
   const Verdict nccl = comm::nccl_absent("");
   EXPECT_EQ(json["absent"].contains("nccl") ? json["absent"]["nccl"].get<std::string>() : "",

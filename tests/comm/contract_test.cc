@@ -1,4 +1,5 @@
-// The contract of every group, kept by the local one. (By the MPI group: mpi/group_test.cc.)
+// The contract of every group, kept by the local one. (By the MPI group: mpi/group_test.cc; by those of
+// engines: engine_group_test.cc.)
 #include "tests/comm/contract.h"
 
 #include <gtest/gtest.h>

@@ -1,0 +1,21 @@
+# RE2, as the target kerf::re2: by its own CMake package where its version has one, otherwise by its files. It travels
+# with kerf's installed package, for whoever links the static library.
+find_package(re2 CONFIG QUIET)
+if(TARGET re2::re2)
+  set(KerfRe2_FOUND TRUE)
+  if(NOT TARGET kerf::re2)
+    add_library(kerf::re2 INTERFACE IMPORTED)
+    target_link_libraries(kerf::re2 INTERFACE re2::re2)
+  endif()
+  return()
+endif()
+find_path(KERF_RE2_INCLUDE_DIR re2/re2.h)
+find_library(KERF_RE2_LIBRARY re2)
+mark_as_advanced(KERF_RE2_INCLUDE_DIR KERF_RE2_LIBRARY)
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(KerfRe2 REQUIRED_VARS KERF_RE2_LIBRARY KERF_RE2_INCLUDE_DIR)
+if(KerfRe2_FOUND AND NOT TARGET kerf::re2)
+  add_library(kerf::re2 UNKNOWN IMPORTED)
+  set_target_properties(kerf::re2 PROPERTIES IMPORTED_LOCATION ${KERF_RE2_LIBRARY}
+                                             INTERFACE_INCLUDE_DIRECTORIES ${KERF_RE2_INCLUDE_DIR})
+endif()
