@@ -1,6 +1,6 @@
 // A group of an engine's own processes, made from the engine's own collectives: what moves bytes between
 // ranks (torch.distributed, an MPI of the engine's, a fabric) is handed over as callbacks, and kerf needs no
-// connection of its own. Three are enough; what is not given is derived.
+// connection of its own. Two are enough; what is not given is derived.
 //
 //   memory       Callbacks get spans of the host's memory, one contiguous piece to send and one to receive,
 //                which never overlap: the arguments of all_gather_into_tensor and all_to_all_single. What
