@@ -1,3 +1,4 @@
+// 00: EP and expert TP on two ranks, measured. 00_ten_lines CHECKPOINT
 #include <cstdio>
 
 #include "kerf/kerf.h"
