@@ -384,6 +384,18 @@ TEST(Layers, SelectionBiasFollowsTheTensors) {
   EXPECT_THAT(refused_open(onehot), HasSubstr("got F16 [4], wanted F32 or BF16 [4]"));
 }
 
+TEST(Layers, ASelectionBiasBesideSoftmaxIsTold) {
+  Onehot onehot;
+  onehot.add(0, onehot.layer_name("mlp.gate.e_score_correction_bias"), filled(tensor::Dtype::f32, {4}));
+  const TempDir dir;
+  onehot.write(dir.path());
+  const Checkpoint checkpoint = Checkpoint::open(dir.path());
+  EXPECT_THAT(checkpoint.config().router.not_computed,
+              AllOf(HasSubstr("layer 0: model.layers.0.mlp.gate.e_score_correction_bias is there"),
+                    HasSubstr("scores by softmax")));
+  EXPECT_THAT(checkpoint.notes(), testing::Contains(HasSubstr("it routes nothing here")));
+}
+
 // A tensor that is missing has the name that it would have where these experts are.
 TEST(Layers, WhatIsMissingIsNamedAsTheModelNamesIt) {
   Onehot onehot({.shards = 1});
@@ -405,11 +417,16 @@ TEST(Layers, WhatIsMissingIsNamedAsTheModelNamesIt) {
 }
 
 TEST(Layers, NoBlockWhereTensorsSayThatThereIsMore) {
-  for (const auto& [name, what] : {std::pair{"mlp.shared_expert.up_proj.weight", "shared experts"},
-                                   std::pair{"mlp.shared_experts.up_proj.weight", "shared experts"},
-                                   std::pair{"mlp.shared_expert_gate.weight", "shared experts"},
-                                   std::pair{"share_expert.up_proj.weight", "shared experts"},
-                                   std::pair{"mlp.gate.bias", "a bias of the router's logits"}}) {
+  for (const auto& [name, what] :
+       {std::pair{"mlp.shared_expert.up_proj.weight", "shared experts"},
+        std::pair{"mlp.shared_experts.up_proj.weight", "shared experts"},
+        std::pair{"mlp.shared_expert_gate.weight", "shared experts"},
+        std::pair{"share_expert.up_proj.weight", "shared experts"},
+        std::pair{"mlp.shared.up_proj.weight", "shared experts"},
+        std::pair{"residual_mlp.w1.weight", "an MLP beside the experts"},
+        std::pair{"mlp.router.per_expert_scale", "this tensor"}, std::pair{"mlp.gate.tid2eid", "this tensor"},
+        std::pair{"mlp.gate_proj.weight", "this tensor"},
+        std::pair{"mlp.gate.bias", "a bias of the router's logits"}}) {
     Onehot onehot;
     onehot.add(0, onehot.layer_name(name), filled(tensor::Dtype::bf16, {4}));
     const TempDir dir;
@@ -419,6 +436,13 @@ TEST(Layers, NoBlockWhereTensorsSayThatThereIsMore) {
                 AllOf(HasSubstr("layer 0: model.layers.0." + std::string(name) + " in model-0"),
                       HasSubstr("does not compute " + std::string(what))));
   }
+  Onehot pooled;
+  pooled.add(0, pooled.layer_name("mlp.pre_expert_norm.weight"), filled(tensor::Dtype::bf16, {4}));
+  const TempDir other;
+  pooled.write(other.path());
+  EXPECT_THAT(
+      refusal([&] { (void)Checkpoint::open(other.path()).layer(0).block(false); }, ErrorKind::unsupported),
+      AllOf(HasSubstr("mlp.pre_expert_norm.weight"), HasSubstr("of a Muse Spark model")));
   Onehot sound;
   sound.add(0, sound.layer_name("self_attn.shared.weight"), filled(tensor::Dtype::bf16, {4}));
   const TempDir dir;

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kerf/checkpoint/export_file.h"
@@ -22,28 +24,52 @@ struct Tensor {
   std::vector<std::byte> bytes;
 };
 
-// An export for one rank written anew, digests and all, once `change` has had its way with its tensors.
+// What is changed of a rank's file: its facts, and its tensors one by one.
+struct Changes {
+  std::function<void(std::int64_t rank, checkpoint::ExportFacts&)> facts = [](std::int64_t, auto&) {};
+  std::function<void(std::int64_t rank, const std::string& name, Tensor&)> tensor =
+      [](std::int64_t, const std::string&, Tensor&) {};
+};
+
+// An export written anew, digests and all.
+void rewritten(const fs::path& from, const fs::path& to, std::int64_t ranks, const Changes& changes) {
+  const Workers workers(1);
+  fs::create_directories(to);
+  std::vector<std::unique_ptr<checkpoint::ExportWriter>> writers;
+  std::vector<checkpoint::Digest> digests;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    const ExportFile file = ExportFile::open_of_rank(from, rank, ranks);
+    std::vector<std::pair<std::int64_t, Tensor>> tensors;
+    for (const auto& [name, entry] : file.header().tensors) {
+      if (name == checkpoint::exported_digests || name == checkpoint::exported_ranks) continue;
+      Tensor t{{std::string(name), entry.dtype, entry.shape}, {}};
+      t.bytes.resize(static_cast<std::size_t>(entry.end - entry.begin));
+      checkpoint::ExportReader(file, t.shape.name).read(t.bytes, workers);
+      changes.tensor(rank, t.shape.name, t);
+      tensors.emplace_back(entry.begin, std::move(t));
+    }
+    std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<NamedShape> shapes;
+    for (const auto& [begin, t] : tensors) shapes.push_back(t.shape);
+    checkpoint::ExportFacts facts = file.facts();
+    changes.facts(rank, facts);
+    writers.push_back(std::make_unique<checkpoint::ExportWriter>(to, facts, shapes));
+    for (const auto& [begin, t] : tensors) writers.back()->append(t.bytes, workers);
+    digests.push_back(writers.back()->close());
+  }
+  for (const auto& writer : writers) writer->finish(digests);
+}
+
 void rewritten(const fs::path& from, const fs::path& to,
                const std::function<void(const std::string& name, Tensor&)>& change) {
-  const Workers workers(1);
-  const ExportFile file = ExportFile::open_of_rank(from, 0, 1);
-  std::vector<std::pair<std::int64_t, Tensor>> tensors;
-  for (const auto& [name, entry] : file.header().tensors) {
-    if (name == checkpoint::exported_digests || name == checkpoint::exported_ranks) continue;
-    Tensor t{{std::string(name), entry.dtype, entry.shape}, {}};
-    t.bytes.resize(static_cast<std::size_t>(entry.end - entry.begin));
-    checkpoint::ExportReader(file, t.shape.name).read(t.bytes, workers);
-    change(t.shape.name, t);
-    tensors.emplace_back(entry.begin, std::move(t));
-  }
-  std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<NamedShape> shapes;
-  for (const auto& [begin, t] : tensors) shapes.push_back(t.shape);
-  fs::create_directories(to);
-  checkpoint::ExportWriter writer(to, file.facts(), shapes);
-  for (const auto& [begin, t] : tensors) writer.append(t.bytes, workers);
-  const checkpoint::Digest digest = writer.close();
-  writer.finish({&digest, 1});
+  rewritten(from, to, 1,
+            {.tensor = [&](std::int64_t, const std::string& name, Tensor& t) { change(name, t); }});
+}
+
+void replace(std::string& text, std::string_view from, std::string_view to) {
+  const std::size_t at = text.find(from);
+  ASSERT_NE(at, std::string::npos) << from << " in " << text;
+  text.replace(at, from.size(), to);
 }
 
 TEST(VerifyExport, LooksAtValuesAndShapes) {
@@ -102,6 +128,118 @@ TEST(VerifyExport, LooksAtValuesAndShapes) {
   });
   EXPECT_EQ(without.code, 3);
   EXPECT_TRUE(contains(without.out, "mlp.experts.w2"));
+}
+
+// Every command that takes an export refuses this one, with these words.
+void expect_refused_everywhere(const fs::path& path, std::int64_t ranks, const char* mode,
+                               std::initializer_list<const char*> words) {
+  const std::string n = std::to_string(ranks);
+  const fs::path logical = path.parent_path() / "logical";
+  fs::remove_all(logical);
+  for (const Arguments& command :
+       {Arguments{"decode", path.string(), "--ranks", n, "--mode", mode, "--seconds", "0"},
+        Arguments{"verify", path.string()},
+        Arguments{"export", path.string(), logical.string(), "--to", "logical"}}) {
+    const Ran ran = run_program(command);
+    EXPECT_EQ(ran.code, 3) << command.front() << "\n" << ran.out << ran.err;
+    for (const char* w : words)
+      EXPECT_TRUE(contains(ran.out + ran.err, w)) << command.front() << ran.out << ran.err;
+  }
+}
+
+// Two ranks' files of one export, each sound by itself, that are of two models.
+TEST(VerifyExport, RanksFilesMustBeOfOneModel) {
+  const TempDir dir;
+  const fs::path to = dir.path() / "changed";
+  for (const char* mode : {"ep", "tp"}) {
+    const fs::path sound = dir.path() / mode;
+    Arguments how = {"--ranks", "2"};
+    if (mode == std::string_view("tp")) how.emplace_back("--expert-tp");
+    ASSERT_EQ(exported(model(), sound, how).code, 0);
+    const auto refused = [&](const Changes& changes, std::initializer_list<const char*> words) {
+      fs::remove_all(to);
+      rewritten(sound, to, 2, changes);
+      expect_refused_everywhere(to, 2, mode, words);
+    };
+    fs::remove_all(to);
+    rewritten(sound, to, 2, {});
+    EXPECT_EQ(run_program({"verify", to.string()}).code, 0);
+    EXPECT_EQ(run_program({"decode", to.string(), "--ranks", "2", "--mode", mode, "--seconds", "0"}).code, 0);
+
+    const char* both = "kerf-rank-00001-of-00002.safetensors are of one export, but differ in ";
+    refused({.facts =
+                 [](std::int64_t rank, checkpoint::ExportFacts& facts) {
+                   if (rank == 1)
+                     replace(facts.configs.config, "\"num_experts_per_tok\": 2",
+                             "\"num_experts_per_tok\": 3");
+                 }},
+            {both, "config"});
+    refused({.facts =
+                 [](std::int64_t rank, checkpoint::ExportFacts& facts) {
+                   if (rank == 1) facts.layers[0].names["mlp.gate.weight"] = "mlp.router.weight";
+                 }},
+            {both, "layers"});
+    for (const char* name : {"layers.0.mlp.gate.weight", "layers.1.mlp.experts.post_expert_norm.weight",
+                             "layers.2.mlp.experts.weight_scale_2", "layers.0.mlp.experts.input_scale"})
+      refused({.tensor =
+                   [&](std::int64_t rank, const std::string& full, Tensor& t) {
+                     if (rank == 1 && full.ends_with(name)) t.bytes[0] ^= std::byte{1};
+                   }},
+              {both, "the digest of ", name});
+  }
+}
+
+TEST(VerifyExport, FactsMustFitTheConfiguration) {
+  const TempDir dir;
+  const fs::path to = dir.path() / "changed";
+  const fs::path sound = dir.path() / "sound";
+  ASSERT_EQ(exported(model(), sound, {"--ranks", "1"}).code, 0);
+  const auto refused = [&](const std::function<void(checkpoint::ExportFacts&)>& change,
+                           std::initializer_list<const char*> words) {
+    fs::remove_all(to);
+    rewritten(sound, to, 1, {.facts = [&](std::int64_t, checkpoint::ExportFacts& facts) { change(facts); }});
+    expect_refused_everywhere(to, 1, "ep", words);
+  };
+  refused(
+      [](auto& facts) {
+        replace(facts.configs.config, "\"moe_intermediate_size\": 1024", "\"moe_intermediate_size\": 512");
+      },
+      {"width 1024, and wanted is 512"});
+  refused([](auto& facts) { facts.layers[1].prefix = "model.layers.0."; }, {"prefix"});
+  refused([](auto& facts) { facts.layers[0].root = "../"; },
+          {"root is \"../\"", "where models keep experts"});
+  refused([](auto& facts) { facts.layers[0].names["x"] = "y"; }, {"names"});
+  refused([](auto& facts) { facts.layers[0].names["mlp.gate.weight"] = "mlp.router.scale"; }, {"names"});
+}
+
+TEST(VerifyExport, WeightOnlyIsWhatTheConfigurationSays) {
+  const TempDir dir;
+  const fs::path to = dir.path() / "changed";
+  const fs::path sound = dir.path() / "sound";
+  ASSERT_EQ(exported(model(), sound, {"--ranks", "1"}).code, 0);
+  rewritten(sound, to, 1, {.facts = [](std::int64_t, checkpoint::ExportFacts& facts) {
+              facts.layers[0].has_inputs = false;
+            }});
+  // The tensor is there all the same: it is none of such an export.
+  expect_refused_everywhere(
+      to, 1, "ep", {"layers.0.mlp.experts.input_scale', which an export of such layers does not have"});
+}
+
+TEST(VerifyExport, FaultsOfScalesHaveTheirNames) {
+  const TempDir dir;
+  const fs::path sound = dir.path() / "sound";
+  ASSERT_EQ(exported(model(), sound, {"--ranks", "1"}).code, 0);
+  rewritten(sound, dir.path() / "changed", [](const std::string& name, Tensor& t) {
+    const auto four = [&](std::size_t at, std::uint8_t last) {
+      for (std::size_t i = 0; i < 4; ++i) t.bytes[at + i] = std::byte{i == 3 ? last : std::uint8_t{0}};
+    };
+    if (name.ends_with("layers.0.mlp.experts.weight_scale_2")) four(0, 0);  // 0
+    if (name.ends_with("layers.2.mlp.experts.input_scale")) four(4, 0xBF);  // -0.5
+  });
+  const Ran ran = run_program({"verify", (dir.path() / "changed").string()});
+  EXPECT_EQ(ran.code, 3);
+  EXPECT_TRUE(contains(ran.out, "zero weight_scale_2")) << ran.out;
+  EXPECT_TRUE(contains(ran.out, "negative input_scale")) << ran.out;
 }
 
 }  // namespace
