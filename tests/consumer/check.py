@@ -178,21 +178,22 @@ def mismatch(place):
     shutil.copytree(place.prefix / "include", folder / "include")
     header = folder / "include/kerf/base/version.h"
     text = header.read_text()
-    other = text.replace("namespace v0_1", "namespace v0_9").replace('"0.1.', '"0.9.')
+    other = re.sub(r"namespace v\d+_\d+ ", "namespace v9_9 ", text)
     expect(other != text, "version.h names no version")
     header.write_text(other)
     for library in ("libkerf.a", "libkerf.so"):
         said = run("c++", "-std=c++20", "-I", folder / "include", HERE / "main.cc",
                    lib_dir(place.prefix) / library, "-o", folder / "program", fails=True)
-        expect("kerf::v0_9::library_of_these_headers" in said, f"{library}: the linker says something else:\n{said}")
+        expect("kerf::v9_9::library_of_these_headers" in said, f"{library}: the linker says something else:\n{said}")
 
 
 def refused(place):
     """What is asked for and not there."""
     folder = place.empty("refused")
-    version = "version: 0.1"
+    major, minor, patch = env_of(place.prefix / "bin" / "kerf")["version"].split(".")
+    version = f"version: {major}.{minor}.{patch}"
     for i, (option, words) in enumerate((
-            ("-DWANTED_VERSION=0.2", version), ("-DWANTED_VERSION=1.0", version),
+            (f"-DWANTED_VERSION={major}.{int(minor) + 1}", version), (f"-DWANTED_VERSION={int(major) + 1}.0", version),
             ("-DWANTED_COMPONENTS=COMPONENTS;fast", "no component 'fast', wanted shared or static"))):
         said = run("cmake", "-G", "Ninja", "-S", HERE / "find_package", "-B", folder / str(i), option,
                    f"-DCMAKE_PREFIX_PATH={place.prefix}", fails=True)
