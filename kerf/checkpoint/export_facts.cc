@@ -105,7 +105,8 @@ ExportedLayer layer_of(const json& value, const std::string& file) {
   if (kind != "nvfp4" && kind != "bf16") o.wrong("kind", "nvfp4 or bf16");
   out.kind = kind == "nvfp4" ? ExpertKind::nvfp4 : ExpertKind::bf16;
   out.prefix = o.name("prefix");
-  const auto parsed = internal::parse_layer_name(out.prefix + "x");
+  const std::string name_of_layer = out.prefix + "x";
+  const auto parsed = internal::parse_layer_name(name_of_layer);
   if (!parsed || parsed->layer != out.index || parsed->rest != "x")
     o.wrong("prefix", fmt::format("how names of layer {} begin", out.index));
   out.root = o.name("root");

@@ -96,7 +96,7 @@ std::string_view beyond_block(std::string_view rest) {
   // mlp.shared_expert.*, mlp.shared_experts.*, mlp.shared_mlp.*, share_expert.*, shared_expert_gate
   const std::size_t at = rest.find("share");
   if (at != std::string_view::npos && (at == 0 || rest[at - 1] == '.') &&
-      (rest.substr(at).starts_with("shared") || rest.substr(at).starts_with("share_expert")))
+      (rest.substr(at).starts_with("shared_") || rest.substr(at).starts_with("share_expert")))
     return "shared experts";
   if (rest.starts_with("residual_mlp.")) return "an MLP beside the experts";
   const auto is = [&](const auto& names) {
