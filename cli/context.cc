@@ -3,12 +3,14 @@
 #include <cerrno>
 #include <cstdio>
 #include <string>
+#include <utility>
 
 #include "cli/stderr_log.h"
 
 namespace kerf::cli {
 
 void Output::write(std::string_view text) {
+  if (text_ != nullptr) return static_cast<void>(text_->append(text));
   if (error_ != 0) return;
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) error_ = errno != 0 ? errno : EIO;
 }
@@ -39,12 +41,17 @@ void Output::json(Json value) {
 }
 
 int Output::finish() {
+  if (text_ != nullptr) return 0;
   if (std::fflush(stdout) != 0 && error_ == 0) error_ = errno != 0 ? errno : EIO;
   return error_;
 }
 
-Context::Context()
-    : log([this, sink = stderr_sink()](LogLevel level, const std::string& text) {
+Context::Context() : Context(nullptr, stderr_sink()) {}
+
+Context::Context(std::string& text, Log::Sink sink) : Context(&text, std::move(sink)) {}
+
+Context::Context(std::string* report, Log::Sink to)
+    : out(report), log([this, sink = std::move(to)](LogLevel level, const std::string& text) {
         if (!speaks) return;
         if (level == LogLevel::debug && !verbose) return;
         if (level == LogLevel::info && quiet) return;

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -29,6 +30,9 @@ std::string line_of(std::string_view text);
 // fails is remembered, and the program ends with exit_output.
 class Output {
  public:
+  // Where a text is given, everything goes there instead.
+  explicit Output(std::string* text = nullptr) : text_(text) {}
+
   void write(std::string_view text);
   template <typename... Args>
   void line(fmt::format_string<Args...> text, Args&&... args) {
@@ -39,11 +43,14 @@ class Output {
   [[nodiscard]] int finish();
 
  private:
+  std::string* text_;
   int error_ = 0;
 };
 
 struct Context {
-  Context();
+  Context();  // of a program: standard output, standard error
+  // Of a caller: the report is added to `text`, messages go to `sink`.
+  Context(std::string& text, Log::Sink sink);
   ~Context() = default;
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
@@ -57,12 +64,15 @@ struct Context {
   int rank = 0;          // of this process, where it is a rank
   std::unique_ptr<comm::Program> program;  // where this process is a rank of several, by MPI or TCP
   Output out;
-  Log log;  // to standard error, as quiet and verbose say; any thread may call it
+  Log log;  // to standard error (or the caller's sink), as quiet and verbose say; any thread may call it
 
   // Worker threads in all: KERF_THREADS, or the cores of this process.
   [[nodiscard]] static int threads();
   // An error's line on standard error, whatever quiet says.
   void error(std::string_view text) const;
+
+ private:
+  Context(std::string* text, Log::Sink sink);
 };
 
 }  // namespace kerf::cli

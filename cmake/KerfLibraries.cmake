@@ -48,7 +48,7 @@ endif()
 
 # The program, linked to one of them.
 function(kerf_add_program name library folder)
-  add_executable(${name} $<TARGET_OBJECTS:kerf_program_objects>)
+  add_executable(${name} $<TARGET_OBJECTS:kerf_program_objects> $<TARGET_OBJECTS:kerf_command_objects>)
   set_target_properties(${name} PROPERTIES OUTPUT_NAME kerf RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/${folder})
   target_link_libraries(${name} PRIVATE ${library} fmt::fmt ${kerf_program_parts} kerf_options)
 endfunction()
