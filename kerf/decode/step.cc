@@ -97,6 +97,8 @@ Verdict refused(const Layer& layer, const Plan& plan, const StepInputs& inputs) 
     if (Verdict v = wrong_size("a", inputs.a.size(), t * hidden / 2)) return v;
     if (Verdict v = wrong_size("a_sf", inputs.a_sf.size(), t * hidden / 16)) return v;
   }
+  if (!inputs.out.empty())
+    if (Verdict v = wrong_size("out", inputs.out.size(), t * hidden)) return v;
   if (inputs.router != nullptr) {
     if (inputs.router->experts != experts || inputs.router->top_k != top_k)
       return because(ErrorKind::usage, "a router of {} experts, top {}, for layer {} of {} experts, top {}",
@@ -150,8 +152,10 @@ op::Unfinalized run_public_op(const Layer& layer, Mode mode, const StepInputs& i
 }
 
 std::span<const std::uint16_t> run_tail(const Layer& layer, Mode mode, const op::Unfinalized& rows,
-                                        const Plan& plan, const Rank& rank, TailKind tail) {
-  const auto out = plan.out.as<std::uint16_t>().first(static_cast<std::size_t>(rows.tokens * rows.hidden));
+                                        const Plan& plan, const Rank& rank, TailKind tail,
+                                        std::span<std::uint16_t> to) {
+  const auto size = static_cast<std::size_t>(rows.tokens * rows.hidden);
+  const auto out = to.empty() ? plan.out.as<std::uint16_t>().first(size) : to;
   if (rows.tokens == 0) return out;
   const bool sliced = layer.sliced_in(mode);
   if (kind_of(plan, tail) == tail::Kind::exact) {
@@ -172,7 +176,8 @@ std::span<const std::uint16_t> run_tail(const Layer& layer, Mode mode, const op:
 
 std::span<const std::uint16_t> execute(const Layer& layer, Mode mode, const StepInputs& inputs,
                                        const Plan& plan, const Rank& rank, TailKind tail) {
-  return run_tail(layer, mode, run_experts(layer, mode, inputs, plan, rank.workers, tail), plan, rank, tail);
+  return run_tail(layer, mode, run_experts(layer, mode, inputs, plan, rank.workers, tail), plan, rank, tail,
+                  inputs.out);
 }
 
 }  // namespace kerf::decode

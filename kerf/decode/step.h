@@ -26,6 +26,8 @@ struct StepInputs {
   const routing::Router* router = nullptr;
   std::span<const float> logits;  // [T, E]
   std::span<const float> bias;    // [E] or empty
+  // Where the output goes, [T, H] bf16; empty: to the plan's buffer.
+  std::span<std::uint16_t> out{};
 };
 
 // Nothing, or why the step cannot run: more tokens than prepared (both numbers), sizes that do not fit, an id
@@ -46,10 +48,11 @@ op::Unfinalized run_experts(const Layer& layer, Mode mode, const StepInputs& inp
 op::Unfinalized run_public_op(const Layer& layer, Mode mode, const StepInputs& inputs, const Plan& plan,
                               const Workers& workers, TailKind tail = {});
 
-// Collective: the tail of the layer's mode, into the plan's `out`. The result [T, H] bf16 is the same on
-// every rank and holds until the next step.
+// Collective: the tail of the layer's mode, into `out` or, where that is empty, the plan's. The result [T, H]
+// bf16 is the same on every rank; in the plan's buffer it holds until the next step.
 std::span<const std::uint16_t> run_tail(const Layer& layer, Mode mode, const op::Unfinalized& rows,
-                                        const Plan& plan, const Rank& rank, TailKind tail = {});
+                                        const Plan& plan, const Rank& rank, TailKind tail = {},
+                                        std::span<std::uint16_t> out = {});
 
 // Collective: both. The inputs must not be refused().
 std::span<const std::uint16_t> execute(const Layer& layer, Mode mode, const StepInputs& inputs,
