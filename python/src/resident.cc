@@ -1,0 +1,206 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "src/runtime.h"
+
+namespace kerf::python {
+
+namespace {
+
+const char* level_name(LogLevel level) {
+  switch (level) {
+    case LogLevel::debug:
+      return "debug";
+    case LogLevel::info:
+      return "info";
+    case LogLevel::warning:
+      break;
+  }
+  return "warning";
+}
+
+Log log_to(std::optional<PythonLog> sink) {
+  if (!sink) return {};
+  // Python's object is copied and let go with its lock alone.
+  const std::shared_ptr<PythonLog> held(new PythonLog(std::move(*sink)), [](PythonLog* log) {
+    const nb::gil_scoped_acquire lock;
+    delete log;
+  });
+  return Log([held](LogLevel level, const std::string& line) {
+    const nb::gil_scoped_acquire lock;
+    (*held)(level_name(level), line);
+  });
+}
+
+tail::Kind tail_named(const std::string& name) {
+  for (const tail::Kind kind : {tail::Kind::fast, tail::Kind::exact})
+    if (name == tail::name(kind)) return kind;
+  throw Error(ErrorKind::usage, fmt::format("tail is '{}', wanted fast or exact", name));
+}
+
+std::vector<float> bias_of(const checkpoint::MoeLayer& layer) {
+  const auto view = layer.find(checkpoint::selection_bias_name);
+  if (!view) return {};
+  std::vector<float> out(static_cast<std::size_t>(view->shape.elements()));
+  if (view->dtype == tensor::Dtype::f32) {
+    std::memcpy(out.data(), view->bytes.data(), view->bytes.size());
+  } else {
+    for (std::size_t e = 0; e < out.size(); ++e) {
+      std::uint16_t bits = 0;
+      std::memcpy(&bits, view->bytes.data() + 2 * e, sizeof bits);
+      out[e] = numeric::bf16_to_f32(bits);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+Resident::Resident(std::shared_ptr<RankGroup> group, const BuildWords& words, std::optional<PythonLog> log)
+    : group_(std::move(group)), options_(words) {
+  if (words.threads < 0 || words.threads > most_threads)
+    throw Error(ErrorKind::usage,
+                fmt::format("threads is {}, wanted 1 to {} (0: this rank's share of the cores)",
+                            words.threads, most_threads));
+  comm::Group& all = group_->get();
+  if (!words.expert_tp && words.tp.value_or(1) > 1)
+    throw Error(ErrorKind::usage,
+                fmt::format("tp is {} and expert_tp False: nothing is cut then", *words.tp));
+  const int threads =
+      words.threads > 0
+          ? static_cast<int>(words.threads)
+          : threads_per_rank(env_positive("KERF_THREADS", most_threads).value_or(0), group_->local_ranks());
+  rank_.emplace(decode::Rank{all, meter_, Workers(threads), log_to(std::move(log))});
+  if (words.backend == "cuda") rank_->device = &device_meter_;
+}
+
+decode::RuntimeOptions Resident::options(const std::optional<PythonProgress>& progress) const {
+  decode::RuntimeOptions out;
+  out.build.layers = options_.layers;
+  out.build.input = input_named(options_.act);
+  out.build.backend = options_.backend;
+  out.build.fit = {options_.uneven, options_.pad};
+  out.expert_tp = options_.expert_tp;
+  out.block = decode::block_kind(options_.block);
+  out.probe.limit = options_.probe_limit;
+  out.max_tokens = options_.max_tokens;
+  out.warm_tokens = std::min<std::int64_t>(8, options_.max_tokens);
+  out.tail.kind = tail_named(options_.tail);
+  out.all_reduce.model_width = options_.all_reduce_width;
+  out.all_reduce.own_step_tps = options_.all_reduce_tps;
+  out.all_reduce.backend = options_.all_reduce_backend;
+  out.all_reduce.engine = engine_.get();
+  if (progress)
+    out.progress = [&progress](std::string_view stage, std::int64_t done, std::int64_t of) {
+      const nb::gil_scoped_acquire lock;
+      (*progress)(std::string(stage), done, of);
+    };
+  return out;
+}
+
+void Resident::bind_engine(const EngineSum* engine) {
+  if (engine == nullptr) return;
+  comm::EngineCalls calls;
+  calls.backend = engine->backend;
+  calls.ranks = group_->size();
+  const std::shared_ptr<nb::callable> sum(new nb::callable(engine->sum), [](nb::callable* held) {
+    const nb::gil_scoped_acquire lock;
+    delete held;
+  });
+  calls.sum = [sum](std::span<const std::uint16_t> mine, std::span<std::uint16_t> to) {
+    const nb::gil_scoped_acquire lock;
+    const auto view = [](const std::uint16_t* at, std::size_t size) {
+      return tensor::TensorView{tensor::Dtype::bf16,
+                                {static_cast<std::int64_t>(size)},
+                                {reinterpret_cast<const std::byte*>(at), 2 * size}};
+    };
+    (*sum)(Array(view(mine.data(), mine.size()), nullptr), Array(view(to.data(), to.size()), nullptr, true));
+  };
+  engine_ = std::make_unique<comm::EngineAllReduce>(std::move(calls));
+}
+
+void Resident::build(const checkpoint::Checkpoint& from, const std::optional<PythonProgress>& progress,
+                     const EngineSum* engine) {
+  bind_engine(engine);
+  const nb::gil_scoped_release released;
+  from_ = from;
+  if (options_.expert_tp) {
+    const decode::GridShape shape = decode::grid_shape(group_->size(), options_.ep, options_.tp);
+    if (shape.ep > 1 && shape.tp > 1) {
+      grid_.emplace(group_->get(), static_cast<int>(shape.ep), static_cast<int>(shape.tp));
+      rank_->grid = &*grid_;
+    }
+  }
+  runtime_.emplace(decode::Runtime::build(*from_, options(progress), *rank_));
+  checkpoint::ModelConfig config = from_->config();
+  for (const decode::Layer& layer : runtime_->layers()) {
+    biases_.emplace_back();
+    if (const Verdict why = attempt([&] { biases_.back() = bias_of(from_->layer(layer.index)); }))
+      no_router_ = why;
+    if (!biases_.back().empty()) config.router.selection_bias = true;
+  }
+  if (const Verdict why = attempt([&] { router_ = decode::router_of(config); })) no_router_ = why;
+}
+
+void Resident::adopt(std::vector<EngineLayer> layers, const decode::ModelSize& model,
+                     const EngineSum* engine) {
+  bind_engine(engine);
+  engine_layers_ = std::move(layers);
+  std::vector<decode::StockLayer> stock;
+  for (const EngineLayer& layer : engine_layers_) stock.push_back(layer.stock);
+  no_router_ = Reason{ErrorKind::usage, "no router was given for an engine's layers: set runtime.router"};
+  const nb::gil_scoped_release released;
+  if (options_.expert_tp) {
+    const decode::GridShape shape = decode::grid_shape(group_->size(), options_.ep, options_.tp);
+    if (shape.ep > 1 && shape.tp > 1) {
+      grid_.emplace(group_->get(), static_cast<int>(shape.ep), static_cast<int>(shape.tp));
+      rank_->grid = &*grid_;
+    }
+  }
+  runtime_.emplace(decode::Runtime::adopt(stock, model, options({}), *rank_));
+  biases_.resize(stock.size());
+}
+
+decode::RefillReport Resident::refill(std::int64_t layer, const checkpoint::Checkpoint& source) {
+  return runtime_->refill(position(layer), source);
+}
+
+decode::RefillReport Resident::refill(std::int64_t layer, const decode::StockLayer& source) {
+  return runtime_->refill(position(layer), source);
+}
+
+void Resident::keep(std::int64_t layer, EngineLayer source) {
+  const std::size_t at = position(layer);
+  if (at < engine_layers_.size()) engine_layers_[at] = std::move(source);
+}
+
+std::size_t Resident::position(std::int64_t layer) const {
+  const auto layers = runtime_->layers();
+  const auto found =
+      std::find_if(layers.begin(), layers.end(), [&](const decode::Layer& l) { return l.index == layer; });
+  if (found != layers.end()) return static_cast<std::size_t>(found - layers.begin());
+  std::vector<std::int64_t> there;
+  for (const decode::Layer& l : layers) there.push_back(l.index);
+  throw Error(ErrorKind::usage, fmt::format("layer is {}, wanted one of {}", layer, fmt::join(there, ", ")));
+}
+
+decode::Mode Resident::mode(const std::optional<std::string>& name) const {
+  if (!name) return options_.expert_tp ? decode::Mode::tp : decode::Mode::ep;
+  for (const decode::Mode mode : {decode::Mode::ep, decode::Mode::tp})
+    if (*name == decode::name(mode)) return mode;
+  throw Error(ErrorKind::usage, fmt::format("mode is '{}', wanted ep or tp", *name));
+}
+
+const routing::Router& Resident::router() const {
+  if (!router_) require(no_router_);
+  return *router_;
+}
+
+std::span<const float> Resident::bias(std::size_t position) const {
+  return position < biases_.size() ? std::span<const float>(biases_[position]) : std::span<const float>();
+}
+
+}  // namespace kerf::python

@@ -1,0 +1,300 @@
+#include "src/runtime.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "src/bind.h"
+
+namespace kerf::python {
+
+namespace {
+
+using checkpoint::Checkpoint;
+using tensor::Dtype;
+
+// Values that the library keeps referring to, one a local expert.
+std::span<const float> gated(nb::handle layer, const char* name, std::vector<Argument>& held) {
+  const nb::object values = nb::getattr(layer, name, nb::none());
+  if (values.is_none()) return {};
+  held.emplace_back(values, Wanted{name, Dtype::f32, {any_size}});
+  return held.back().as<float>();
+}
+
+std::optional<tail::RouteNorm> norm_of(nb::handle layer) {
+  const nb::object norm = nb::getattr(layer, "norm", nb::none());
+  if (norm.is_none()) return std::nullopt;
+  tail::RouteNorm out;
+  const nb::object gain = norm.attr("gain");
+  if (!gain.is_none()) {
+    const Argument values(gain, {"gain", Dtype::bf16, {any_size}});
+    out.gain.assign(values.as<std::uint16_t>().begin(), values.as<std::uint16_t>().end());
+  }
+  out.eps = nb::cast<float>(norm.attr("eps"));
+  out.gain_before_norm = nb::cast<bool>(norm.attr("gain_before_norm"));
+  return out;
+}
+
+EngineLayer engine_layer(nb::handle layer) {
+  EngineLayer out;
+  decode::StockLayer& stock = out.stock;
+  stock.index = nb::cast<std::int64_t>(layer.attr("index"));
+  stock.top_k = nb::cast<std::int64_t>(layer.attr("top_k"));
+  stock.input = input_named(nb::cast<std::string>(layer.attr("act")));
+  stock.finalises = nb::cast<bool>(layer.attr("finalises"));
+  stock.captures_routes = nb::cast<bool>(layer.attr("captures_routes"));
+  stock.norm = norm_of(layer);
+  const nb::object experts = layer.attr("experts");
+  if (nb::hasattr(experts, "w13_sf")) {
+    HeldNvfp4 held = held_nvfp4(experts);
+    stock.experts = held.view;
+    out.held = std::move(held.held);
+  } else if (nb::hasattr(experts, "w13")) {
+    HeldBf16 held = held_bf16(experts);
+    stock.experts = held.view;
+    stock.input = op::Input::bf16;
+    out.held = std::move(held.held);
+  } else if (!experts.is_none()) {
+    stock.experts = decode::OtherExperts{nb::cast<std::string>(nb::str(nb::type_name(experts.type())))};
+  }
+  stock.gated = {gated(layer, "alpha", out.held), gated(layer, "beta", out.held),
+                 gated(layer, "limit_gate", out.held), gated(layer, "limit_up", out.held)};
+  return out;
+}
+
+template <typename T>
+void read_word(const nb::dict& words, const char* name, T& to) {
+  if (words.contains(name)) to = nb::cast<T>(words[name]);
+}
+
+BuildWords words_of(const nb::dict& words) {
+  BuildWords out;
+  read_word(words, "layers", out.layers);
+  read_word(words, "expert_tp", out.expert_tp);
+  read_word(words, "ep", out.ep);
+  read_word(words, "tp", out.tp);
+  read_word(words, "act", out.act);
+  read_word(words, "backend", out.backend);
+  read_word(words, "tail", out.tail);
+  read_word(words, "block", out.block);
+  read_word(words, "max_tokens", out.max_tokens);
+  read_word(words, "threads", out.threads);
+  read_word(words, "uneven", out.uneven);
+  read_word(words, "pad", out.pad);
+  read_word(words, "probe_limit", out.probe_limit);
+  read_word(words, "all_reduce_width", out.all_reduce_width);
+  read_word(words, "all_reduce_backend", out.all_reduce_backend);
+  read_word(words, "all_reduce_tps", out.all_reduce_tps);
+  return out;
+}
+
+using OptionalEngine = std::optional<std::pair<std::string, nb::callable>>;
+
+std::optional<EngineSum> engine_of(const OptionalEngine& given) {
+  if (!given) return std::nullopt;
+  return EngineSum{given->first, given->second};
+}
+
+std::shared_ptr<Resident> build(const Checkpoint& from, std::shared_ptr<RankGroup> group,
+                                const nb::dict& words, std::optional<PythonLog> log,
+                                const std::optional<PythonProgress>& progress,
+                                const OptionalEngine& all_reduce) {
+  auto out = std::make_shared<Resident>(std::move(group), words_of(words), std::move(log));
+  const std::optional<EngineSum> engine = engine_of(all_reduce);
+  out->build(from, progress, engine ? &*engine : nullptr);
+  return out;
+}
+
+std::shared_ptr<Resident> adopt(const nb::list& layers, std::int64_t experts, std::int64_t top_k,
+                                std::shared_ptr<RankGroup> group, const nb::dict& words,
+                                std::optional<PythonLog> log, const OptionalEngine& all_reduce) {
+  auto out = std::make_shared<Resident>(std::move(group), words_of(words), std::move(log));
+  std::vector<EngineLayer> held;
+  for (const nb::handle layer : layers) held.push_back(engine_layer(layer));
+  const std::optional<EngineSum> engine = engine_of(all_reduce);
+  out->adopt(std::move(held), {experts, top_k}, engine ? &*engine : nullptr);
+  return out;
+}
+
+nb::dict layer_facts(const decode::Layer& layer) {
+  const layout::ExpertsShape whole = layer.ep != nullptr ? layer.ep->shape() : layout::ExpertsShape{};
+  nb::dict out;
+  out["layer"] = layer.index;
+  out["kind"] = layer.kind == checkpoint::ExpertKind::nvfp4 ? "nvfp4" : "bf16";
+  out["act"] = layer.input == op::Input::nvfp4 ? "nvfp4" : "bf16";
+  out["experts"] = layer.bound().num_experts();
+  out["hidden"] = layer.bound().shape().hidden;
+  out["intermediate"] = layer.width();
+  out["top_k"] = layer.bound().top_k();
+  out["stock_experts"] = whole.experts;
+  out["expert_tp"] = layer.tp != nullptr;
+  out["slice"] = layer.tp != nullptr ? nb::cast(layer.tp->shape().intermediate) : nb::none();
+  out["first_expert"] = layer.bound().first_expert();
+  if (layer.kind == checkpoint::ExpertKind::nvfp4) out["input_scale"] = layer.input_scale();
+  return out;
+}
+
+nb::dict facts(const Resident& resident) {
+  const decode::Runtime& runtime = resident.get();
+  nb::dict out;
+  nb::list layers;
+  for (const decode::Layer& layer : runtime.layers()) layers.append(layer_facts(layer));
+  out["layers"] = layers;
+  const decode::Footprint& f = runtime.footprint();
+  nb::dict memory;
+  memory["stock"] = f.stock;
+  memory["sliced"] = f.sliced;
+  memory["block"] = f.block;
+  memory["steps"] = f.steps;
+  out["memory"] = memory;
+  const decode::Startup& s = runtime.startup();
+  nb::dict startup;
+  for (const auto& [name, seconds] :
+       {std::pair{"check_s", s.check}, std::pair{"convert_s", s.convert}, std::pair{"read_s", s.read},
+        std::pair{"block_s", s.blocks}, std::pair{"reshard_s", s.reshard}, std::pair{"probe_s", s.probe},
+        std::pair{"plan_s", s.plan}, std::pair{"tune_s", s.tune}})
+    startup[name] = seconds;
+  out["startup"] = startup;
+  out["max_tokens"] = runtime.plan().max_tokens;
+  const decode::TacticChoice& t = runtime.plan().tactic;
+  nb::dict tactic;
+  tactic["tile"] = t.tactic.tile;
+  tactic["config"] = t.tactic.config;
+  tactic["pinned"] = t.pinned;
+  tactic["preference"] = t.pinned ? nb::cast(t.preference) : nb::none();
+  tactic["of"] = t.of;
+  out["tactic"] = tactic;
+  nb::object probes = nb::none();
+  if (const auto& sharding = runtime.sharding()) {
+    nb::dict values;
+    for (const decode::LayerProbe& probe : sharding->probes) values[nb::cast(probe.layer)] = probe.rel_l2;
+    probes = values;
+  }
+  out["probe_rel_l2"] = probes;
+  return out;
+}
+
+nb::dict refill_facts(const decode::RefillReport& r) {
+  nb::dict out;
+  out["layer"] = r.layer;
+  out["bytes"] = r.bytes;
+  out["rel_l2"] = r.rel_l2 ? nb::cast(*r.rel_l2) : nb::none();
+  out["seconds"] = r.seconds;
+  out["landing_seconds"] = r.landing_seconds;
+  return out;
+}
+
+nb::dict refill_from(Resident& resident, std::int64_t layer, const Checkpoint& source) {
+  decode::RefillReport report;
+  {
+    const nb::gil_scoped_release released;
+    const InUse use(resident);
+    report = resident.refill(layer, source);
+  }
+  return refill_facts(report);
+}
+
+nb::dict refill_with(Resident& resident, nb::handle source) {
+  EngineLayer layer = engine_layer(source);
+  const std::int64_t index = layer.stock.index;
+  decode::RefillReport report;
+  {
+    // The layer's arrays are let go with the lock held, afterwards.
+    const nb::gil_scoped_release released;
+    const InUse use(resident);
+    report = resident.refill(index, layer.stock);
+  }
+  resident.keep(index, std::move(layer));
+  return refill_facts(report);
+}
+
+nb::dict arrays_of(const layout::Nvfp4View& view, const std::shared_ptr<Resident>& keep) {
+  nb::dict out;
+  for (const auto& [name, tensor] :
+       {std::pair{"w13", &view.w13}, std::pair{"w13_sf", &view.w13_sf}, std::pair{"w2", &view.w2},
+        std::pair{"w2_sf", &view.w2_sf}, std::pair{"g1_alphas", &view.g1_alphas},
+        std::pair{"g1_scale_c", &view.g1_scale_c}, std::pair{"g2_alphas", &view.g2_alphas},
+        std::pair{"a1_gscale", &view.a1_gscale}, std::pair{"a2_gscale", &view.a2_gscale}})
+    out[name] = nb::cast(Array(*tensor, keep));
+  out["first_expert"] = view.first_expert;
+  return out;
+}
+
+const decode::Layer& on_the_host(const Resident& resident, std::int64_t index) {
+  if (resident.rank().device != nullptr)
+    throw Error(ErrorKind::unsupported,
+                "the experts' tensors lie on a device: arrays of them are the host's alone");
+  return resident.get().layers()[resident.position(index)];
+}
+
+nb::dict sliced(const std::shared_ptr<Resident>& resident, std::int64_t index) {
+  const decode::Layer& layer = on_the_host(*resident, index);
+  if (!layer.sliced) throw Error(ErrorKind::usage, fmt::format("layer {} has no sliced experts here", index));
+  return arrays_of(layer.sliced->view(), resident);
+}
+
+nb::dict stock(const std::shared_ptr<Resident>& resident, std::int64_t index) {
+  const decode::Layer& layer = on_the_host(*resident, index);
+  if (layer.ep == nullptr)
+    throw Error(ErrorKind::usage, fmt::format("layer {} has no whole experts here", index));
+  if (layer.kind == checkpoint::ExpertKind::nvfp4) return arrays_of(layer.nvfp4(), resident);
+  const layout::Bf16View view = layer.bf16();
+  nb::dict out;
+  out["w13"] = nb::cast(Array(view.w13, resident));
+  out["w2"] = nb::cast(Array(view.w2, resident));
+  out["first_expert"] = view.first_expert;
+  return out;
+}
+
+void bind_checkpoint(nb::module_& m) {
+  nb::class_<Checkpoint>(m, "Checkpoint",
+                         "An opened checkpoint or export. Ranks of one process may share it.")
+      .def_static(
+          "open", [](const std::string& path) { return Checkpoint::open(path); }, nb::arg("path"),
+          nb::call_guard<nb::gil_scoped_release>(), "Opens a model directory: configs, index and headers.")
+      .def_prop_ro(
+          "directory", [](const Checkpoint& c) { return c.directory().string(); }, "Where it is.")
+      .def_prop_ro(
+          "layers",
+          [](const Checkpoint& c) {
+            return std::vector<std::int64_t>(c.moe_layers().begin(), c.moe_layers().end());
+          },
+          "Indices of the layers with routed experts.")
+      .def_prop_ro(
+          "experts", [](const Checkpoint& c) { return c.config().experts; }, "E.")
+      .def_prop_ro(
+          "hidden", [](const Checkpoint& c) { return c.config().hidden; }, "H, the experts' width.")
+      .def_prop_ro(
+          "intermediate", [](const Checkpoint& c) { return c.config().intermediate; }, "I.")
+      .def_prop_ro(
+          "top_k", [](const Checkpoint& c) { return c.config().top_k; }, "K.")
+      .def(
+          "kind",
+          [](const Checkpoint& c, std::int64_t layer) {
+            return c.layer(layer).kind() == checkpoint::ExpertKind::nvfp4 ? "nvfp4" : "bf16";
+          },
+          nb::arg("layer"), "\"nvfp4\" or \"bf16\".")
+      .def("__repr__",
+           [](const Checkpoint& c) { return "kerf.Checkpoint('" + c.directory().string() + "')"; });
+}
+
+}  // namespace
+
+void bind_runtime(nb::module_& m) {
+  bind_checkpoint(m);
+  nb::class_<Resident> runtime(m, "Runtime", "See kerf.Runtime.");
+  runtime
+      .def_static("build", &build, nb::arg("checkpoint"), nb::arg("group"), nb::arg("words"),
+                  nb::arg("log").none(), nb::arg("progress").none(), nb::arg("all_reduce").none())
+      .def_static("adopt", &adopt, nb::arg("layers"), nb::arg("experts"), nb::arg("top_k"), nb::arg("group"),
+                  nb::arg("words"), nb::arg("log").none(), nb::arg("all_reduce").none())
+      .def("facts", &facts)
+      .def("sliced", &sliced, nb::arg("layer"))
+      .def("stock", &stock, nb::arg("layer"))
+      .def("refill_from", &refill_from, nb::arg("layer"), nb::arg("checkpoint"))
+      .def("refill_with", &refill_with, nb::arg("source"));
+  bind_steps(m, runtime);
+  bind_routing(m, runtime);
+}
+
+}  // namespace kerf::python
