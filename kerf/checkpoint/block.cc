@@ -41,7 +41,6 @@ std::string got_and_wanted(const Slot& slot, const TensorEntry& entry, const Lay
 }  // namespace
 
 BlockFiles Layer::block(bool pool) const {
-  if (!no_block().empty()) fail(ErrorKind::unsupported, "layer {}: {}", index(), no_block());
   for (const std::string_view suffix : {pre_proj_name, pre_norm_name, post_proj_name})
     if (const Located* located = pool ? nullptr : find_full(full_name(suffix)))
       fail(ErrorKind::unsupported, "{}: of a Muse Spark model, which this is not by its configuration",
@@ -62,10 +61,13 @@ BlockFiles Layer::block(bool pool) const {
   BlockFiles out;
   out.gate = file(slots[0]);
   if (has_selection_bias()) out.bias = stored(selection_bias_name);
-  if (!pool) return out;
-  out.pre_proj = file(slots[1]);
-  out.pre_norm = file(slots[2]);
-  out.post_proj = file(slots[3]);
+  if (pool) {
+    out.pre_proj = file(slots[1]);
+    out.pre_norm = file(slots[2]);
+    out.post_proj = file(slots[3]);
+  }
+  // Last: a misspelt name is first of all one that is missing.
+  if (!no_block().empty()) fail(ErrorKind::unsupported, "layer {}: {}", index(), no_block());
   return out;
 }
 
