@@ -66,8 +66,6 @@ BlockFiles Layer::block(bool pool) const {
     out.pre_norm = file(slots[2]);
     out.post_proj = file(slots[3]);
   }
-  // Last: a misspelt name is first of all one that is missing.
-  if (!no_block().empty()) fail(ErrorKind::unsupported, "layer {}: {}", index(), no_block());
   return out;
 }
 

@@ -114,6 +114,9 @@ Verdict unsupported_block(const checkpoint::Checkpoint& from, std::span<const st
       if (from.config().router.selection_bias && !files.bias)
         fail(ErrorKind::checkpoint, "layer {} lacks the tensor {}, which its router needs", index,
              from.layer(index).full_name(checkpoint::selection_bias_name));
+      // Last: a misspelt name is first of all one that is missing.
+      if (const std::string& why = from.layer(index).no_block(); !why.empty())
+        fail(ErrorKind::unsupported, "layer {}: {}", index, why);
     }
   });
 }
