@@ -110,8 +110,8 @@ class MoeLayer {
   // where nothing does. Router biases and shared experts, which need no key in any configuration.
   [[nodiscard]] virtual const std::string& no_block() const = 0;
   // The block's tensors, with those of a pool where one is asked for; Error{checkpoint} with layer, tensor,
-  // file, got and wanted where one is missing or something else, Error{unsupported} for no_block(). Values
-  // are not looked at.
+  // file, got and wanted where one is missing or something else, Error{unsupported} for a pool's where none
+  // is asked for. Values are not looked at, and neither is no_block().
   [[nodiscard]] virtual BlockFiles block(bool pool) const = 0;
   // From headers alone: of the block's tensors that are there, those that cannot be used are faults.
   virtual void check_block(Faults& faults) const = 0;
