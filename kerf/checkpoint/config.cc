@@ -200,7 +200,7 @@ ModelConfig model_config_of(const std::string& text, const std::filesystem::path
   out.swiglu = swiglu_of(keys, family, out.activation == "swigluoai");
   out.activation = "silu";
   out.router = internal::read_router(keys, family, out.experts, out.top_k);
-  out.unknown_keys = internal::judge_keys(keys, family);
+  out.unknown_keys = internal::judge_keys(keys, family, kTold);
   read_norms(keys, family, out);
   apply(internal::read_quantisation_config(keys), out);
   return out;

@@ -7,6 +7,7 @@
 #include "kerf/base/file.h"
 #include "kerf/base/format.h"
 #include "kerf/base/json.h"
+#include "kerf/checkpoint/internal/names.h"
 
 namespace kerf::checkpoint {
 
@@ -24,26 +25,26 @@ std::vector<NamedShape> with_tables(std::vector<NamedShape> tensors, std::int64_
 // Of experts' weights, in which ranks' files differ.
 constexpr std::array<std::string_view, 4> kWeights = {"w13", "w13_sf", "w2", "w2_sf"};
 
-// What a name is to a layer of an export; nothing where it is none of its tensors'.
+// What a name is to a layer of an export; nothing where it is no layer's tensor. One look at a name, since a
+// hostile file may have very many of both.
 enum class Role { weights, shared };
-std::optional<Role> role_in(const ExportedLayer& layer, std::string_view name) {
-  if (!name.starts_with(layer.prefix)) return std::nullopt;
-  const std::string_view rest = name.substr(layer.prefix.size());
-  const bool nvfp4 = layer.kind == ExpertKind::nvfp4;
+std::optional<Role> role_in(const ExportFacts& facts, std::string_view name) {
+  const auto parsed = internal::parse_layer_name(name);
+  if (!parsed) return std::nullopt;
+  // They ascend (from_json()).
+  const auto layer = std::ranges::lower_bound(facts.layers, parsed->layer, {}, &ExportedLayer::index);
+  if (layer == facts.layers.end() || layer->index != parsed->layer || layer->prefix != parsed->prefix)
+    return std::nullopt;
+  const std::string_view rest = parsed->rest;
+  const bool nvfp4 = layer->kind == ExpertKind::nvfp4;
   if (rest.starts_with(exported_experts)) {
     const std::string_view own = rest.substr(exported_experts.size());
     const bool weights = std::find(kWeights.begin(), kWeights.end(), own) != kWeights.end();
     if (weights && (nvfp4 || !own.ends_with("_sf"))) return Role::weights;
   }
-  const bool scales = nvfp4 && (rest == exported_ws2 || (layer.has_inputs && rest == exported_inputs));
+  const bool scales = nvfp4 && (rest == exported_ws2 || (layer->has_inputs && rest == exported_inputs));
   const bool beside = std::find(beside_experts.begin(), beside_experts.end(), rest) != beside_experts.end();
   return scales || beside ? std::optional(Role::shared) : std::nullopt;
-}
-
-std::optional<Role> role_in(const ExportFacts& facts, std::string_view name) {
-  for (const ExportedLayer& layer : facts.layers)
-    if (const auto role = role_in(layer, name)) return role;
-  return std::nullopt;
 }
 
 }  // namespace

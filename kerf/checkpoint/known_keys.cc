@@ -27,34 +27,9 @@ constexpr auto kWords = std::to_array<std::string_view>(
 constexpr auto kVagueWords = std::to_array<std::string_view>(
     {"clamp", "sigmoid", "mlp_type", "gate_type", "ffn_type", "mlp_act", "ffn_act"});
 
-// Read by the readers of sizes and layers, each with a meaning or a refusal of its own; besides those of
-// router_key_names() and size_key_names().
-constexpr auto kRead = std::to_array<std::string_view>({"moe_hidden_size",
-                                                        "moe_layer_freq",
-                                                        "is_moe_layer",
-                                                        "moe_layers",
-                                                        "moe_layers_enum",
-                                                        "moe_layer_start_index",
-                                                        "moe_layer_end_index",
-                                                        "moe_layer_interval",
-                                                        "interleave_moe_layer_step",
-                                                        "expert_layer_period",
-                                                        "expert_layer_offset",
-                                                        "hidden_act",
-                                                        "hidden_activation",
-                                                        "mlp_hidden_act",
-                                                        "activation_function",
-                                                        "swiglu_alpha",
-                                                        "swiglu_beta",
-                                                        "swiglu_limit",
-                                                        "swiglu_limits",
-                                                        "first_k_dense_replace",
-                                                        "decoder_sparse_step",
-                                                        "mlp_only_layers",
-                                                        "mlp_layer_types",
-                                                        "layers_block_type",
-                                                        "hybrid_override_pattern",
-                                                        "num_dense_layers"});
+// Read by the readers of sizes, with a meaning or a refusal of its own; besides those that judge_keys() is
+// told of, router_key_names() and size_key_names().
+constexpr auto kRead = std::to_array<std::string_view>({"moe_hidden_size"});
 
 // About training, about shared experts (which kerf does not compute, and says so), about attention or other
 // parts, or about the precision of a router's logits and of sums with shared experts.
@@ -143,8 +118,10 @@ bool holds(const List& list, std::string_view key) {
 }
 
 // Whether it is a key that kerf does not know, and that may say anything.
-bool unknown(const Keys& keys, const Family& family, const std::string& key, const json& value) {
-  if (value.is_null() || holds(kRead, key) || holds(kBeside, key) || of_other_parts(key)) return false;
+bool unknown(const Keys& keys, const Family& family, KeyNames read, const std::string& key,
+             const json& value) {
+  if (value.is_null() || holds(read, key) || holds(kRead, key) || holds(kBeside, key) || of_other_parts(key))
+    return false;
   if (holds(router_key_names(), key) || holds(size_key_names(), key)) return false;
   if (std::any_of(kOfFamily.begin(), kOfFamily.end(),
                   [&](const OfFamily& o) { return o.family == family.name && o.key == key; }))
@@ -166,11 +143,11 @@ bool unknown(const Keys& keys, const Family& family, const std::string& key, con
 
 }  // namespace
 
-std::vector<std::string> judge_keys(const Keys& keys, const Family& family) {
+std::vector<std::string> judge_keys(const Keys& keys, const Family& family, KeyNames read) {
   std::vector<std::string> out;
   for (const Keys::Part& part : keys.parts())
     for (const auto& entry : part.object->items())
-      if (unknown(keys, family, entry.key(), entry.value()))
+      if (unknown(keys, family, read, entry.key(), entry.value()))
         out.push_back(fmt::format("{}{} is {}", part.path, shown(entry.key()), got(entry.value())));
   return out;
 }

@@ -13,9 +13,24 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "kerf/kerf.h"
+
 namespace kerf::python {
 
 namespace nb = nanobind;
+
+// As messages' levels are called in Python.
+inline const char* level_name(LogLevel level) {
+  switch (level) {
+    case LogLevel::debug:
+      return "debug";
+    case LogLevel::info:
+      return "info";
+    case LogLevel::warning:
+      break;
+  }
+  return "warning";
+}
 
 void bind_errors(nb::module_& m);
 void bind_commands(nb::module_& m);

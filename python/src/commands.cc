@@ -14,18 +14,6 @@ namespace {
 
 using LogSink = std::function<void(std::string, std::string)>;
 
-std::string level_name(LogLevel level) {
-  switch (level) {
-    case LogLevel::debug:
-      return "debug";
-    case LogLevel::info:
-      return "info";
-    case LogLevel::warning:
-      break;
-  }
-  return "warning";
-}
-
 // What the command wrote, and what it failed with.
 nb::tuple run_command(const std::vector<std::string>& arguments, const std::optional<LogSink>& log) {
   std::vector<std::string> words = {"kerf"};

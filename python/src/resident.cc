@@ -10,18 +10,6 @@ namespace kerf::python {
 
 namespace {
 
-const char* level_name(LogLevel level) {
-  switch (level) {
-    case LogLevel::debug:
-      return "debug";
-    case LogLevel::info:
-      return "info";
-    case LogLevel::warning:
-      break;
-  }
-  return "warning";
-}
-
 Log log_to(std::optional<PythonLog> sink) {
   if (!sink) return {};
   // Python's object is copied and let go with its lock alone.

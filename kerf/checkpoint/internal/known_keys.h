@@ -15,6 +15,7 @@ namespace kerf::checkpoint::internal {
 // would change the result. Returned are keys that kerf does not know at all, each as "key is value": most
 // likely other parts', but nobody can tell by a name. null is no value. Sub-objects are not looked into, but
 // for those that Keys looks into.
-std::vector<std::string> judge_keys(const Keys& keys, const Family& family);
+// `read`: keys that the caller's readers have a meaning or a refusal for.
+std::vector<std::string> judge_keys(const Keys& keys, const Family& family, KeyNames read);
 
 }  // namespace kerf::checkpoint::internal
