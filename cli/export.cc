@@ -143,7 +143,8 @@ void add_export(CLI::App& app, Context& context) {
       ->check(CLI::IsMember({"logical"}));
   command->add_flag(
       "--expert-tp", o->expert_tp,
-      "Slices of NVFP4 experts, cut over the ranks (or the rows of --ep and --tp) [whole experts]");
+      "Slices of NVFP4 experts, cut over the ranks (or the rows of --ep and --tp; --tp above 1 asks for it, "
+      "too) [whole experts]");
   command->add_option("--layers", o->layers, "Layers, such as 0-3,7 [all with routed experts]");
   add_rank_options(*command, o->ranks);
   command->callback([o, &context] { run(*o, context); });

@@ -11,6 +11,8 @@
 
 namespace kerf {
 
+namespace fs = std::filesystem;
+
 Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
   if (this != &other) {
     close();
@@ -33,8 +35,15 @@ OpenedFile open_regular(const std::filesystem::path& path) {
   OpenedFile file;
   // O_NONBLOCK: opening a pipe must not wait for its writer. Regular files do not care.
   file.descriptor = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.descriptor.get() < 0)
-    fail(ErrorKind::checkpoint, "{}: cannot open it: {}", path.string(), os_reason(errno));
+  if (file.descriptor.get() < 0) {
+    const int reason = errno;
+    // Downloads into a cache leave links to files that have not come.
+    std::error_code no_link;
+    if (const fs::path to = fs::read_symlink(path, no_link); reason == ENOENT && !no_link)
+      fail(ErrorKind::checkpoint, "{}: a link to {}, which is not there: incomplete download?", path.string(),
+           to.string());
+    fail(ErrorKind::checkpoint, "{}: cannot open it: {}", path.string(), os_reason(reason));
+  }
   struct stat status {};
   if (::fstat(file.descriptor.get(), &status) != 0)
     fail(ErrorKind::checkpoint, "{}: cannot read its size: {}", path.string(), os_reason(errno));

@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstring>
 #include <functional>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "kerf/base/file.h"
@@ -55,7 +57,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool string(string_t& value) override {
-    if (at_ == At::metadata && depth_ == 1) {
+    if (at_ == At::metadata) {
       if (header_.metadata.size() < Header::most_metadata) header_.metadata.emplace(field_, value);
       return true;
     }
@@ -76,20 +78,17 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
         refuse("unknown field '{}', wanted dtype, shape, data_offsets", shown(value));
       bool& seen = fields_seen_[static_cast<std::size_t>(known - kFields.begin())];
       if (std::exchange(seen, true)) refuse("field '{}' comes twice", field_);
-    } else if (at_ == At::metadata && depth_ == 1) {
+    } else if (at_ == At::metadata) {
       field_ = value;
     }
     return true;
   }
 
   bool start_object(std::size_t /*elements*/) override {
-    if (at_ == At::metadata) {
-      ++depth_;
-    } else if (at_ == At::start) {
+    if (at_ == At::start) {
       at_ = At::top;
     } else if (at_ == At::top && name_ == "__metadata__") {
       at_ = At::metadata;
-      depth_ = 1;
     } else if (at_ == At::top) {
       at_ = At::entry;
       fields_seen_.fill(false);
@@ -103,19 +102,13 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool end_object() override {
-    if (at_ == At::metadata) {
-      if (--depth_ == 0) at_ = At::top;
-    } else if (at_ == At::entry) {
-      finish_entry();
-      at_ = At::top;
-    }
+    if (at_ == At::entry) finish_entry();
+    at_ = At::top;
     return true;
   }
 
   bool start_array(std::size_t /*elements*/) override {
-    if (at_ == At::metadata) {
-      ++depth_;
-    } else if (at_ == At::entry && field_ == "shape") {
+    if (at_ == At::entry && field_ == "shape") {
       at_ = At::shape;
     } else if (at_ == At::entry && field_ == "data_offsets") {
       at_ = At::offsets;
@@ -126,11 +119,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool end_array() override {
-    if (at_ == At::metadata) {
-      if (--depth_ == 0) at_ = At::top;
-    } else {
-      at_ = At::entry;
-    }
+    at_ = At::entry;
     return true;
   }
 
@@ -157,11 +146,11 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
          fmt::format(text, std::forward<Args>(args)...));
   }
 
-  // A value where the format wants something else; metadata may hold anything.
+  // A value where the format wants something else.
   [[nodiscard]] bool scalar(std::string_view got) const {
     switch (at_) {
       case At::metadata:
-        return true;
+        refuse("got {} for '{}', wanted strings", got, shown(field_));
       case At::start:
         fail(ErrorKind::checkpoint, "{}: its header is {}, wanted an object", file_, got);
       case At::top:
@@ -200,7 +189,6 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   const std::int64_t data_begin_;
   Header& header_;
   At at_ = At::start;
-  int depth_ = 0;
   bool metadata_seen_ = false;
   std::string name_;
   std::string field_;
@@ -210,26 +198,17 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   std::vector<std::int64_t> offsets_;
 };
 
-// All tensors lie inside the file, none on another; counts the bytes between and after them.
+// All tensors lie inside the file, none on another, and one without bytes in none; counts the bytes between
+// and after them.
 void check_ranges(const std::string& file, std::int64_t data_begin, Header& header) {
   const TensorEntries& tensors = header.tensors;
-  std::vector<std::uint32_t> order;     // tensors that have bytes
-  std::optional<std::size_t> furthest;  // of all: one without bytes must lie inside the file, too
-  std::int64_t furthest_end = 0;
-  std::size_t with_bytes = 0;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const TensorEntry entry = tensors.entry(i);
-    with_bytes += entry.begin != entry.end ? 1 : 0;
-    if (furthest && entry.end <= furthest_end) continue;
-    furthest = i;
-    furthest_end = entry.end;
-  }
-  order.reserve(with_bytes);
-  for (std::size_t i = 0; i < tensors.size(); ++i)
-    if (const TensorEntry entry = tensors.entry(i); entry.begin != entry.end)
-      order.push_back(static_cast<std::uint32_t>(i));
+  std::vector<std::uint32_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), 0U);
   std::sort(order.begin(), order.end(), [&tensors](std::uint32_t a, std::uint32_t b) {
-    return tensors.begin_of(a) < tensors.begin_of(b);
+    const std::int64_t first = tensors.begin_of(a);
+    const std::int64_t second = tensors.begin_of(b);
+    if (first != second) return first < second;
+    return std::pair(tensors.entry(a).end, a) < std::pair(tensors.entry(b).end, b);
   });
   std::int64_t covered = 0;
   std::int64_t last_end = 0;
@@ -242,11 +221,11 @@ void check_ranges(const std::string& file, std::int64_t data_begin, Header& head
     covered += entry.end - entry.begin;
     last_end = entry.end;
   }
-  if (furthest && furthest_end > header.file_bytes)
+  if (last_end > header.file_bytes)
     fail(ErrorKind::checkpoint,
          "{}: the file is {} bytes, its header describes {} ('{}' ends there): truncated, incomplete "
          "download?",
-         file, header.file_bytes, furthest_end, shown(tensors.name(*furthest)));
+         file, header.file_bytes, last_end, shown(tensors.name(order.back())));
   header.stray_bytes = header.file_bytes - data_begin - covered;
 }
 

@@ -167,7 +167,7 @@ LayerScales Layer::scales(Faults& faults) const {
     faults.add(
         fmt::format("missing {}", part_name(Part::input_scale)),
         fmt::format("layer {}, {}, {} of {} experts, value missing: no expert has one; such a checkpoint is "
-                    "weight-only (W4A16), but its quant_algo is {}{}",
+                    "weight-only (W4A16), but its configuration says {}{}",
                     index(), tensor_name(Projection::gate, Part::input_scale, 0), experts, experts,
                     source_.quant_algo, file(Projection::gate, Part::input_scale, 0)));
   out.in13 = out.in2 = out.least13 = out.least2 = kNone;

@@ -25,6 +25,12 @@ bool is_there(const std::filesystem::path& path) {
   return std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
 }
 
+// Neither a file nor a link to one. What cannot be looked at is there: opening it says why not.
+bool leads_nowhere(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::status(path, ignored).type() == std::filesystem::file_type::not_found;
+}
+
 }  // namespace
 
 WeightMap read_index(const std::filesystem::path& path) {
@@ -107,6 +113,8 @@ std::vector<std::string> numbered_shards(const std::filesystem::path& directory)
     fail(ErrorKind::checkpoint, "{}: '{}' is beyond its own count", directory.string(),
          found.rbegin()->first);
   std::vector<std::string> missing;
+  for (const std::string& file : files)
+    if (leads_nowhere(directory / file)) missing.push_back(file);
   for (int n = base; n < like.of + base; ++n)
     if (!numbers.contains(n))
       missing.push_back(fmt::format("model-{:0{}}-of-{}.safetensors", n, like.width, like.of_text));
@@ -123,7 +131,7 @@ ShardFiles find_shards(const std::filesystem::path& directory) {
     out.files = out.index->files();
     std::vector<std::string> missing;
     for (const std::string& file : out.files)
-      if (!is_there(directory / file)) missing.push_back(file);
+      if (leads_nowhere(directory / file)) missing.push_back(file);
     refuse_missing(directory, missing, out.files.size());
     return out;
   }

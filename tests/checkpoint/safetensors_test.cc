@@ -123,6 +123,10 @@ TEST(Safetensors, HeaderGrammar) {
       {R"({"a":[]})", "'a': got an array"},
       {R"({"__metadata__":"x"})", "'__metadata__': got the string 'x'"},
       {R"({"__metadata__":{},"__metadata__":{}})", "comes twice"},
+      {R"({"__metadata__":{"a":1}})", "'__metadata__': got 1 for 'a', wanted strings"},
+      {R"({"__metadata__":{"a":"b","c":null}})", "'__metadata__': got null for 'c', wanted strings"},
+      {R"({"__metadata__":{"a":{}}})", "'__metadata__': got an object for 'a', wanted strings"},
+      {R"({"__metadata__":{"a":["b"]}})", "'__metadata__': got an array for 'a', wanted strings"},
       {"{" + entry("a", "U8", "[1]", "[0,1]") + "," + entry("a", "U8", "[1]", "[1,2]") + "}",
        "'a': the name comes twice"},
       {"{" + entry("a", "U9", "[1]", "[0,1]") + "}", "unknown dtype 'U9'"},
@@ -155,13 +159,17 @@ TEST(Safetensors, HeaderGrammar) {
       {"{" + entry("a", "U8", "[4]", "[0,4]") + "," + entry("b", "U8", "[4]", "[3,7]") + "}",
        "'a' and 'b' overlap"},
       {"{" + entry("a", "U8", "[4]", "[0,4]") + "," + entry("b", "U8", "[4]", "[0,4]") + "}", "overlap"},
+      {"{" + entry("a", "U8", "[4]", "[0,4]") + "," + entry("b", "U8", "[0]", "[2,2]") + "}",
+       "'a' and 'b' overlap: the first ends at byte"},
+      {"{" + entry("a", "U8", "[4]", "[0,4]") + "," + entry("b", "U8", "[0]", "[17,17]") + "}",
+       "('b' ends there): truncated"},
   };
   for (const Case& c : cases) EXPECT_THAT(refusal(file_of(c.header, 16)), HasSubstr(c.says)) << c.header;
 }
 
 TEST(Safetensors, DeepNestingEndsInARefusal) {
-  std::string deep = R"({"__metadata__":{"a":)" + std::string(1'000'000, '[');
-  EXPECT_THAT(refusal(file_of(deep, 0)), HasSubstr("not valid JSON"));
+  const std::string deep = R"({"__metadata__":{"a":)" + std::string(1'000'000, '[');
+  EXPECT_THAT(refusal(file_of(deep, 0)), HasSubstr("got an array for 'a'"));
 }
 
 TEST(Safetensors, LongNamesAreCutInMessages) {
@@ -179,9 +187,10 @@ TEST(Safetensors, TruncationGivesBothSizes) {
 
 TEST(Safetensors, StrayBytesAreCounted) {
   const TempDir dir;
-  write_bytes(
-      dir.path() / "t.safetensors",
-      file_of("{" + entry("a", "U8", "[2]", "[1,3]") + "," + entry("z", "U8", "[0]", "[2,2]") + "}", 10));
+  write_bytes(dir.path() / "t.safetensors",
+              file_of("{" + entry("a", "U8", "[2]", "[1,3]") + "," + entry("y", "U8", "[0]", "[1,1]") + "," +
+                          entry("z", "U8", "[0]", "[3,3]") + "}",
+                      10));
   EXPECT_EQ(read_header(dir.path() / "t.safetensors").stray_bytes, 8);
 }
 

@@ -17,6 +17,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 constexpr const char* kFirst = "model-00001-of-00002.safetensors";
 constexpr const char* kSecond = "model-00002-of-00002.safetensors";
@@ -73,15 +74,26 @@ TEST(Shards, TruncatedGivesBothSizes) {
   EXPECT_THAT(refused(dir), AllOf(HasSubstr(kSecond), HasSubstr("109480"), HasSubstr("113576")));
 }
 
-// A link to nowhere is a damaged download, not an absent file.
+// A link to nowhere is a damaged download, as caches of downloads have them, not an absent file.
 TEST(Shards, LinksToNowhereAreNamed) {
-  for (const char* file :
-       {"model.safetensors.index.json", "hf_quant_config.json", "model-00001-of-00002.safetensors"}) {
-    const TempDir dir;
-    Onehot().write(dir.path());
+  const auto link_to_nowhere = [](const TempDir& dir, const std::string& file) {
     std::filesystem::remove(dir.path() / file);
     std::filesystem::create_symlink(dir.path() / "nowhere", dir.path() / file);
-    EXPECT_THAT(refused(dir), HasSubstr(file));
+  };
+  for (const char* file : {"config.json", "model.safetensors.index.json", "hf_quant_config.json"}) {
+    const TempDir dir;
+    Onehot().write(dir.path());
+    link_to_nowhere(dir, file);
+    EXPECT_THAT(refused(dir), AllOf(HasSubstr(file), HasSubstr("a link to"), HasSubstr("nowhere, which is"),
+                                    HasSubstr("incomplete download?")));
+  }
+  for (const bool with_index : {true, false}) {
+    const TempDir dir;
+    Onehot().write(dir.path());
+    if (!with_index) std::filesystem::remove(dir.path() / kIndex);
+    link_to_nowhere(dir, kSecond);
+    EXPECT_THAT(refused(dir), AllOf(HasSubstr("1 of 2 shards missing, incomplete download?"),
+                                    HasSubstr(kSecond), Not(HasSubstr(kFirst))));
   }
 }
 

@@ -402,6 +402,28 @@ TEST_F(SpoiltExport, OneChangedByteOfTheSourceIsFound) {
   expect_refusal(run_program({"verify", model(), "--source", model()}), 2, {"no export"});
 }
 
+// What a block would leave out is known to an export, too, which does not carry the tensor.
+TEST(ExportCommand, WhatNoBlockComputesIsRefusedFromBoth) {
+  const TempDir dir;
+  const fs::path from = dir.path() / "model";
+  const fs::path out = dir.path() / "export";
+  write_model(from, tools::SynthModel::qwen3_moe, 256);
+  const Arguments block = {"--batch", "1", "--block", "qwen3-moe"};
+  EXPECT_EQ(decoded(from.string(), block).code, 0);
+  const std::string name = "model.layers.2.mlp.shared_expert.up_proj.weight";
+  const std::vector<std::byte> bytes(8);
+  const std::pair<std::string, tensor::TensorView> more{name, {tensor::Dtype::bf16, {4}, bytes, nullptr}};
+  checkpoint::write_safetensors(from / "more.safetensors", std::span(&more, 1));
+  auto index = nlohmann::json::parse(std::ifstream(from / "model.safetensors.index.json"));
+  index["weight_map"][name] = "more.safetensors";
+  std::ofstream(from / "model.safetensors.index.json") << index;
+  ASSERT_EQ(exported(from.string(), out, {}).code, 0);
+  for (const fs::path& start : {from, out}) {
+    expect_refusal(decoded(start.string(), block), 4, {"layer 2", name, "does not compute shared experts"});
+    EXPECT_EQ(decoded(start.string(), {"--batch", "1"}).code, 0);
+  }
+}
+
 TEST(ExportCommand, TheSameExportHasTheSameBytes) {
   const TempDir a;
   const TempDir b;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -240,6 +241,34 @@ TEST(VerifyExport, FaultsOfScalesHaveTheirNames) {
   EXPECT_EQ(ran.code, 3);
   EXPECT_TRUE(contains(ran.out, "zero weight_scale_2")) << ran.out;
   EXPECT_TRUE(contains(ran.out, "negative input_scale")) << ran.out;
+}
+
+// A file of some 50 MB that claims very many of both: each name is looked up once, not in every layer.
+TEST(VerifyExport, ManyLayersAndTensorsAreSoonLookedAt) {
+  const TempDir dir;
+  const fs::path sound = dir.path() / "sound";
+  const fs::path many = dir.path() / "many";
+  ASSERT_EQ(exported(model(), sound, {"--ranks", "1"}).code, 0);
+  checkpoint::ExportFacts facts = ExportFile::open_of_rank(sound, 0, 1).facts();
+  const checkpoint::ExportedLayer like = facts.layers.front();
+  facts.layers.clear();
+  std::vector<NamedShape> shapes;
+  for (std::int64_t i = 0; i < 40'000; ++i) {
+    facts.layers.push_back(like);
+    facts.layers.back().index = i;
+    facts.layers.back().prefix = "model.language_model.layers." + std::to_string(i) + ".";
+    for (const char* part : {"w13", "w13_sf", "w2", "w2_sf"})
+      shapes.push_back({facts.layers.back().prefix + "mlp.experts." + part, tensor::Dtype::u8, {0}});
+  }
+  fs::create_directories(many);
+  checkpoint::ExportWriter writer(many, facts, shapes);
+  for (std::size_t i = 0; i < shapes.size(); ++i) writer.append({}, Workers(1));
+  const checkpoint::Digest digest = writer.close();
+  writer.finish(std::span(&digest, 1));
+  const auto begin = std::chrono::steady_clock::now();
+  const Ran ran = run_program({"verify", many.string()});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
+  EXPECT_EQ(ran.code, 3) << ran.out << ran.err;
 }
 
 }  // namespace
