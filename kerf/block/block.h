@@ -36,35 +36,38 @@ struct Weights {
   [[nodiscard]] std::int64_t experts() const { return gate.rows; }                            // E
   [[nodiscard]] std::int64_t model_hidden() const { return gate.columns; }                    // D
   [[nodiscard]] std::int64_t hidden() const { return pool ? pool->pre.rows : gate.columns; }  // H
-  // Bytes that a step reads of them.
+  // Bytes that a step reads of them, a pool's gain included.
   [[nodiscard]] std::int64_t bytes() const;
 };
 
-// Nothing, or Error{bug} kinds where the sizes of the views do not fit each other.
+// Nothing, or why these weights cannot be used: routing::unsupported()'s reason for the router, bug where the
+// sizes of the views do not fit each other.
 Verdict unsupported(const Weights& weights);
 
 // Room for steps of up to `tokens` tokens; one serves all layers.
 struct Scratch {
   Scratch() = default;
-  // For weights of the sizes of `like`. Error{memory}.
+  // For weights of the sizes of `like`, T up to `tokens`, with a pool of `workers` threads. Error{memory}.
   Scratch(tensor::Memory& memory, const Weights& like, std::int64_t tokens, int workers);
   tensor::Tensor logits;  // [T, E] f32
   tensor::Tensor pooled;  // [T, H] bf16, models with a pool: projected, then normed in place
-  tensor::Tensor values;  // [workers, H] f32
+  tensor::Tensor values;  // [workers, H] f32, models with a pool
   tensor::Tensor out;     // [T, D] bf16, models with a pool
 };
 
-// What the experts' step takes: valid until the scratch is used again.
+// What the experts' step takes: valid until the scratch is used again, rows without a pool as long as x.
 struct Entered {
   std::span<const float> logits;        // [T, E]: router.h's select() makes the routes, with weights.bias
   std::span<const std::uint16_t> rows;  // [T, H] bf16
 };
 
-// x [T, D] bf16. Without a pool the rows are x itself. Error{bug} where sizes do not fit.
+// x [T, D] bf16 (raw bits). Without a pool the rows are x itself. Local, and allocates nothing, as leave().
+// Both: Error{bug} where sizes do not fit.
 Entered enter(const Weights& weights, std::int64_t tokens, std::span<const std::uint16_t> x,
               const Workers& workers, const Scratch& scratch);
 
-// m [T, H] bf16, summed over ranks -> [T, D] bf16, in the scratch; without a pool m itself.
+// m [T, H] bf16, summed over ranks -> [T, D] bf16, in the scratch until that is used again; without a pool m
+// itself.
 std::span<const std::uint16_t> leave(const Weights& weights, std::int64_t tokens,
                                      std::span<const std::uint16_t> m, const Workers& workers,
                                      const Scratch& scratch);

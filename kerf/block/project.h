@@ -20,8 +20,9 @@ struct Matrix {
   std::variant<std::span<const float>, std::span<const std::uint16_t>> values;
 };
 
-// x [T, columns] bf16 -> out [T, rows], as f32 or rounded once to bf16. Each weight row is read once and
-// serves all tokens. Error{bug} where sizes do not fit. Allocates nothing.
+// x [T, columns] bf16 -> out [T, rows], as f32 or rounded once to bf16, T = `tokens`. Each weight row is read
+// once and serves all tokens. Error{bug} where sizes do not fit, before anything is written. Allocates
+// nothing.
 void project(const Matrix& weight, std::int64_t tokens, std::span<const std::uint16_t> x,
              const Workers& workers, std::span<float> out);
 void project(const Matrix& weight, std::int64_t tokens, std::span<const std::uint16_t> x,

@@ -23,7 +23,8 @@ class AtomicFile {
 
   // The file that finish() replaces, at the end of all symlinks.
   [[nodiscard]] const std::filesystem::path& target() const;
-  // Error{usage} with the system's reason where the bytes cannot be written.
+  // Both: Error{usage} with the system's reason where the bytes cannot be written. finish() puts the file in
+  // its place, once: Error{bug} for a second call.
   void append(std::span<const std::byte> bytes);
   void finish();
 

@@ -19,16 +19,16 @@ struct CarriedFiles {
   struct File {
     std::string name;
     std::int64_t bytes = 0;  // of the whole file
-    std::string head;        // those in front of its tensors
+    std::string head;        // its bytes in front of the tensors: the header and its length
   };
 
   ConfigTexts configs;
   std::optional<std::string> index;  // model.safetensors.index.json, where there is one
   std::vector<File> files;
 
-  // All of them as JSON.
+  // All of them as one text: of each piece its length, 8 bytes little endian, and its bytes.
   [[nodiscard]] std::string to_text() const;
-  // Error{checkpoint} for anything that to_text() does not give.
+  // Error{checkpoint} for a text that ends early or has a size that is no number.
   static CarriedFiles from_text(std::string_view text);
 };
 

@@ -32,13 +32,13 @@ inline constexpr std::array<std::string_view, 6> beside_experts = {
 // How the model chooses experts, in the checkpoint's own terms.
 struct RouterConfig {
   std::string scoring = "softmax";  // "softmax" or "sigmoid"
-  bool norm_topk_prob = true;
-  double routed_scaling = 1.0;
-  double logit_multiplier = 1.0;
-  double sum_epsilon = 1e-20;
-  std::int64_t n_group = 0;
-  std::int64_t topk_group = 0;
-  bool selection_bias = false;  // e_score_correction_bias takes part in the selection
+  bool norm_topk_prob = true;       // a token's weights are divided by their sum
+  double routed_scaling = 1.0;      // what weights are multiplied by then
+  double logit_multiplier = 1.0;    // what logits are multiplied by first
+  double sum_epsilon = 1e-20;       // added to that sum
+  std::int64_t n_group = 0;         // groups of experts; up to 1: none
+  std::int64_t topk_group = 0;      // groups that a token chooses from
+  bool selection_bias = false;      // e_score_correction_bias takes part in the selection
   // The weights multiply the experts' input, not their output (Llama-4). kerf has no such step.
   bool weights_on_input = false;
   // Why kerf routes nothing for this model, where it computes nothing of the kind: file, and key and value or
@@ -51,7 +51,8 @@ struct RouterConfig {
   std::vector<std::string> assumptions;
 };
 
-// The per-route norm after the experts, where the model has one (Muse Spark).
+// The per-route RMSNorm after the experts, x / sqrt(mean(x^2) + eps), where the model has one (Muse Spark).
+// Its gain is gain_center + the stored weight, and multiplies x before or after.
 struct PostNormConfig {
   double eps = 1e-8;
   double gain_center = 1.0;
@@ -59,14 +60,15 @@ struct PostNormConfig {
 };
 
 // The way from the model's width to the experts' and back, where the model has one (Muse Spark): a
-// projection, a norm of its result (then the gain), and another projection after the experts.
+// projection, an RMSNorm of its result (then the gain, gain_center + the stored weight), and another
+// projection after the experts.
 struct PoolConfig {
   double norm_eps = 1e-5;
   double gain_center = 1.0;
 };
 
-// SwiGLU as the model computes it, on real values (not on raw accumulators):
-// h = (clamp(up, -limit, limit) + beta) * g * sigmoid(alpha * g), g = min(gate, limit).
+// SwiGLU as the model computes it, on real values (not on raw accumulators): h = (clamp(up, -limit, limit) +
+// beta) * g * sigmoid(alpha * g), g = min(gate, limit), as in gpt-oss.
 struct SwigluConfig {
   double alpha = 1.0;
   double beta = 0.0;
@@ -97,7 +99,7 @@ struct ModelConfig {
   std::int64_t model_hidden = 0;  // the model's width (differs from H where experts are pooled)
   std::int64_t intermediate = 0;  // I
   std::int64_t top_k = 0;         // K
-  std::string activation;         // "silu"
+  std::string activation;         // "silu" always
   SwigluConfig swiglu;
   RouterConfig router;
   std::optional<PostNormConfig> post_norm;
@@ -108,9 +110,9 @@ struct ModelConfig {
   // "NVFP4", "W4A16_NVFP4", "MIXED_PRECISION" (quantised_modules says more), or empty where nothing is
   // quantised.
   std::string quant_algo;
-  std::string quant_said_in;  // file and key of what follows, for messages
-  std::string quant_tool;     // whose form it is: "ModelOpt", "compressed-tensors"
-  std::int64_t group_size = 16;
+  std::string quant_said_in;                        // file and key of what follows, for messages
+  std::string quant_tool;                           // whose form it is: "ModelOpt", "compressed-tensors"
+  std::int64_t group_size = 16;                     // values that share a block scale
   std::string excluded_by;                          // the key that the next are of
   std::vector<std::string> excluded_modules;        // names, globs, "re:..."
   std::vector<QuantisedModules> quantised_modules;  // empty: all that are not excluded
@@ -127,15 +129,18 @@ struct ConfigTexts {
   std::string config;                // config.json
   std::optional<std::string> quant;  // hf_quant_config.json, where there is one
 };
+// Error{checkpoint} where config.json is missing, one of them cannot be read, or a stopped export left the
+// directory.
 ConfigTexts read_config_texts(const std::filesystem::path& directory);
-// read_config() of them; `directory` is for messages.
+// read_config() of them, with its errors; `directory` is for messages.
 ModelConfig config_of(const ConfigTexts& texts, const std::filesystem::path& directory);
 
 // The same from a config.json alone (`kerf plan` without weights): `path` is the file or its directory.
+// Errors as of read_config().
 ModelConfig read_model_config(const std::filesystem::path& path);
 
 // The one or the other: both files where `path` is a directory, or a config.json beside a
-// hf_quant_config.json; else the file alone.
+// hf_quant_config.json; else the file alone. Errors as of read_config().
 ModelConfig read_config_at(const std::filesystem::path& path);
 
 // What is worth saying about a configuration that is read: its unknown keys, as one line.
@@ -145,7 +150,8 @@ std::vector<std::string> notes_of(const ModelConfig& config);
 std::int64_t routed_layers(const ModelConfig& config);
 
 // How many of those have experts that the quantisation leaves out (BF16), by excluded_modules and
-// quantised_modules.
+// quantised_modules. Error{checkpoint} where those contradict each other, Error{unsupported} for a pattern
+// that kerf cannot read or too many of them.
 std::int64_t excluded_layers(const ModelConfig& config);
 
 }  // namespace kerf::checkpoint

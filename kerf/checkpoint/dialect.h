@@ -16,6 +16,7 @@ enum class Part : std::uint8_t { weight, block_scale, global_scale, input_scale 
 inline constexpr std::array<Projection, 3> all_projections = {Projection::gate, Projection::up,
                                                               Projection::down};
 
+// One way to write experts down.
 struct Dialect {
   std::string_view name;
   // One tensor for all experts, gate and up in one; else one an expert and projection, "{e}." before its

@@ -21,7 +21,7 @@ using Digest = std::array<std::byte, 16>;  // in XXH3's canonical order: the sam
 
 // XXH3-128 of these bytes.
 Digest digest_of(std::span<const std::byte> bytes);
-// The same of bytes that are read in pieces.
+// The same of bytes that are read, a MiB at a time. Errors: the reader's.
 Digest digest_of(const tensor::Source& source);
 // 32 hexadecimal digits.
 std::string text_of(const Digest& digest);
@@ -32,8 +32,8 @@ std::string text_of(const Digest& digest);
 // pieces' digests in a row.
 class Pieces {
  public:
-  static constexpr std::int64_t most = std::int64_t{1} << 20;
-  static constexpr std::int64_t least = 64;
+  static constexpr std::int64_t most = std::int64_t{1} << 20;  // bytes
+  static constexpr std::int64_t least = 64;                    // bytes
 
   // Of a tensor of these; Error{unsupported} where its bytes cannot be counted.
   Pieces(tensor::Dtype dtype, const tensor::Shape& shape);
@@ -43,7 +43,7 @@ class Pieces {
   [[nodiscard]] std::int64_t part_bytes() const { return part_bytes_; }
   [[nodiscard]] std::int64_t per_part() const { return per_part_; }
   [[nodiscard]] std::int64_t count() const { return parts_ * per_part_; }
-  // Piece i: where it begins in the tensor, and its length.
+  // Piece i of [0, count()): where it begins in the tensor, and its length, in bytes.
   struct Range {
     std::int64_t begin = 0;
     std::int64_t bytes = 0;
@@ -56,13 +56,13 @@ class Pieces {
   std::int64_t per_part_ = 0;
 };
 
-// The digest of a whole tensor whose bytes are at hand.
+// The digest of a whole tensor whose bytes are at hand, all that dtype and shape ask for.
 Digest digest_of(const tensor::TensorView& view, const Workers& workers);
 // That of a tensor whose bytes are read as they are needed, by several workers at once: read(begin, to) fills
-// `to` with the tensor's bytes from `begin` on.
+// `to` with the tensor's bytes from `begin` on. What it throws is thrown here.
 Digest digest_of(const Pieces& pieces, const Workers& workers,
                  FunctionRef<void(std::int64_t begin, std::span<std::byte> to)> read);
-// The same of a tensor U8 [bytes].
+// The same of a tensor U8 [bytes]; and of pieces whose digests are known, in a row.
 Digest digest_of(const tensor::Source& source, const Workers& workers);
 Digest digest_of(std::span<const Digest> pieces);
 

@@ -89,18 +89,19 @@ struct ExportFacts {
   std::vector<SourceFile> source_files;  // its weights, ascending
   std::vector<ExportedLayer> layers;     // ascending
 
-  // As the file has it.
+  // As the file has it, JSON. Names that are not UTF-8 are written with replacements.
   [[nodiscard]] std::string to_json() const;
   // Error{checkpoint} that names `file` for what is not such a text, or says a format or layout that this
   // kerf does not read: with both versions.
   static ExportFacts from_json(const std::string& text, const std::string& file);
 };
 
-// source_digest and source_files as text, and back: one rank reads them for all.
+// source_digest and source_files as text, and back: one rank reads them for all. take_source() takes that
+// text alone.
 std::string text_of_source(const ExportFacts& facts);
 void take_source(const std::string& text, ExportFacts& facts);
 
-// "kerf-rank-00001-of-00004.safetensors"
+// "kerf-rank-00001-of-00004.safetensors": five digits each, 0 <= rank < ranks.
 std::string export_file_name(std::int64_t rank, std::int64_t ranks);
 struct ExportFileName {
   std::int64_t rank = 0;

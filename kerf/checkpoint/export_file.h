@@ -38,7 +38,7 @@ class ExportFile {
   [[nodiscard]] const std::filesystem::path& path() const;
   [[nodiscard]] const ExportFacts& facts() const;
   [[nodiscard]] const Header& header() const;
-  // The digests of all ranks' files of this export, ascending: what makes files of one export one.
+  // The digests of all ranks' files of this export, [ranks] ascending: what makes files of one export one.
   [[nodiscard]] std::span<const Digest> ranks() const;
   // Of all of them together: the same in every file of an export, and in no other export's.
   [[nodiscard]] Digest id() const;
@@ -51,10 +51,11 @@ class ExportFile {
   // digests of all tensors but the experts' weights. One text a file of one export.
   [[nodiscard]] std::string shared_text() const;
 
-  // The digest that the tensor must have; Error{checkpoint} that names file, tensor and both digests where
-  // `got` is another.
+  // Compares a tensor's digest with the one that it must have: Error{checkpoint} that names file, tensor and
+  // both where `got` is another, or where there is no such tensor.
   void check(std::string_view name, const Digest& got) const;
-  // Reads a tensor and checks it, without keeping it; `values`, where given, looks at all of it.
+  // Reads a tensor and checks it, without keeping it; `values`, where given, looks at all of it. The same
+  // errors, and Error{checkpoint} for a file that became shorter.
   void check(std::string_view name, const Workers& workers, ExportedValues* values = nullptr) const;
 
  private:
@@ -64,8 +65,8 @@ class ExportFile {
   std::shared_ptr<const tensor::Reader> reader_;
 };
 
-// Of two files' shared_text(): nothing, or checkpoint with both files and the first key or tensor that
-// differs.
+// Of two files' shared_text(): nothing, or a reason of kind checkpoint with both files and the first key or
+// tensor that differs.
 Verdict shared_differs(const std::string& one, const std::filesystem::path& one_file,
                        const std::string& other, const std::filesystem::path& other_file);
 
@@ -76,12 +77,15 @@ class ExportReader {
   // Of the tensor `name`: Error{checkpoint} where the file has none. The file must outlive it.
   ExportReader(const ExportFile& file, std::string name);
 
-  // Indices [first, first + count) of the first dimension to `to`, which is as long as they are.
-  // Error{checkpoint} for a file that became shorter, Error{bug} for other sizes.
+  // Indices [first, first + count) of the first dimension to `to`, which is as long as they are; or all of
+  // them. A tensor that is not digested by index (Pieces) is read whole. Error{checkpoint} for a file that
+  // became shorter, Error{bug} for other sizes.
   void read(std::int64_t first, std::int64_t count, std::span<std::byte> to, const Workers& workers);
   void read(std::span<std::byte> to, const Workers& workers);
+  // Error{checkpoint} unless all was read and has the digest that it must have.
   void finish() const;
-  // Values among those that were read that can be none.
+  // Adds a fault for values among those that were read that can be none. `layer`, and the model's number of
+  // the expert at index 0: for messages.
   void report(std::int64_t layer, std::int64_t first_expert, Faults& faults) const;
 
  private:
@@ -96,15 +100,17 @@ class ExportReader {
 // Writes one rank's file. Tensors come in the order that was announced, each whole.
 class ExportWriter {
  public:
-  // Errors of SafetensorsWriter.
+  // Writes the header. Errors of SafetensorsWriter.
   ExportWriter(const std::filesystem::path& directory, const ExportFacts& facts,
                std::vector<NamedShape> tensors);
 
   // The next tensor's bytes. Error{bug} for another size, Error{usage} where they cannot be written.
   void append(std::span<const std::byte> tensor, const Workers& workers);
-  // After the last tensor: the digest of all of this file, for the other ranks.
+  // After the last tensor: the digest of all of this file, for the other ranks. Error{bug} where tensors are
+  // missing, Error{usage} as append().
   Digest close();
-  // With every rank's, ascending: the file appears under its name.
+  // With every rank's, [ranks] ascending: the file appears under its name. Error{bug} for another number of
+  // them, Error{usage} as append().
   void finish(std::span<const Digest> ranks);
 
  private:

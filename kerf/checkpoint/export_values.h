@@ -26,7 +26,8 @@ class ExportedValues {
   // Of a tensor [experts, ...]: every code of dtypes other than F8_E4M3 and BF16 is a value.
   explicit ExportedValues(const TensorEntry& entry);
 
-  // Looks at bytes [begin, begin + piece.size()) of the tensor. From any thread.
+  // Looks at bytes [begin, begin + piece.size()) of the tensor, whole elements. From any thread, several at
+  // once.
   void look(std::int64_t begin, std::span<const std::byte> piece);
 
   // How messages call them: "layer 3, NAME, expert 5, byte 7 of its converted scales, 0x7F, in FILE".
@@ -36,7 +37,8 @@ class ExportedValues {
     std::int64_t first_expert = 0;  // of the model's, at index 0 of the tensor
     std::string file;
   };
-  // What was found, in the tensor's order whatever order it was looked at in.
+  // Adds what was found to `faults`, in the tensor's order whatever order it was looked at in. Not while
+  // anybody looks.
   void report(const Place& place, Faults& faults) const;
 
  private:

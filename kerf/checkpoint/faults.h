@@ -31,6 +31,7 @@ class Faults {
   void add(const FaultGroup& group);
   // Adds another's, as coming after this one's.
   void merge(const Faults& other);
+  // Whether there are any, how many of all kinds, and the kinds.
   [[nodiscard]] bool empty() const { return groups_.empty(); }
   [[nodiscard]] std::int64_t total() const;
   [[nodiscard]] const std::vector<FaultGroup>& groups() const { return groups_; }
@@ -39,7 +40,7 @@ class Faults {
   // Nothing where empty, else Reason{checkpoint, text()}.
   [[nodiscard]] Verdict verdict() const;
 
-  // For sending over a group.
+  // For sending over a group, and back. from_json(): Error{bug} for what is not such a text.
   [[nodiscard]] std::string to_json() const;
   static Faults from_json(const std::string& json);
 

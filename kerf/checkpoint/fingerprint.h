@@ -19,7 +19,8 @@ struct Fingerprint {
   friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
 };
 
-// `headers` one a file. XXH3 (digest.h), as hexadecimal digits; of no files the digest of nothing.
+// `headers` one a file, as many as `files`. XXH3 (digest.h), as 32 hexadecimal digits; of no files the digest
+// of nothing.
 Fingerprint fingerprint_of(const ConfigTexts& texts, std::span<const std::string> files,
                            std::span<const Header> headers);
 

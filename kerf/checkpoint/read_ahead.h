@@ -14,6 +14,7 @@ namespace kerf::checkpoint {
 class ReadAhead {
  public:
   // Of the experts [first, first + count) of these layers, layer after layer. The checkpoint must outlive it.
+  // Errors of layer() and expert_files(), here and in advance().
   ReadAhead(const Checkpoint& from, std::span<const std::int64_t> layers, std::int64_t first,
             std::int64_t count);
   ~ReadAhead();

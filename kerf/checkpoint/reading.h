@@ -13,7 +13,7 @@
 #pragma GCC visibility push(default)
 namespace kerf::checkpoint {
 
-// Makes of a file's reader the one that is asked in its place. Never null.
+// Makes of a file's reader the one that is asked in its place, by any thread. Never null.
 using WrapReader =
     std::function<std::shared_ptr<const tensor::Reader>(std::shared_ptr<const tensor::Reader> file)>;
 
@@ -30,7 +30,7 @@ class Carrier {
   // or, where it is to be kept, for good. `what`: for messages. Errors, the same on every rank: those of
   // reading.
   virtual void bring(bool keep, std::string_view what) = 0;
-  // About so many bytes should be asked for at a time.
+  // About so many bytes should be asked for on a rank between two calls of bring().
   [[nodiscard]] virtual std::int64_t window() const = 0;
 };
 

@@ -20,8 +20,8 @@
 #pragma GCC visibility push(default)
 namespace kerf::checkpoint {
 
-// A file that is open for reading. It is never mapped: where another program cuts it short, reading is an
-// error.
+// A file that is open for reading, by any thread. It is never mapped: where another program cuts it short,
+// reading is an error.
 class DataFile final : public tensor::Reader {
  public:
   // Error{checkpoint}: not there, not a regular file (a symlink to one will do), no descriptor left.
@@ -35,11 +35,12 @@ class DataFile final : public tensor::Reader {
   [[nodiscard]] std::int64_t bytes() const;  // when it was opened
   // Where it is.
   [[nodiscard]] const std::filesystem::path& path() const;
-  // Error{checkpoint} that names the file: it ends before, or the system's reason.
+  // Fills `to` from byte `offset`. Error{checkpoint} that names the file: it ends before, or the system's
+  // reason.
   void read(std::int64_t offset, std::span<std::byte> to) const override;
   void will_need(std::int64_t offset, std::int64_t bytes) const noexcept override;
-  // Nothing, or how the file is no longer what was opened: another size, or written to since. Another file
-  // put in its place does not count: what is read is the one that was opened.
+  // Nothing, or (kind checkpoint) how the file is no longer what was opened: another size, or written to
+  // since. Another file put in its place does not count: what is read is the one that was opened.
   [[nodiscard]] Verdict changed() const;
 
  private:
@@ -48,10 +49,10 @@ class DataFile final : public tensor::Reader {
   std::unique_ptr<const State> state_;
 };
 
-// A header: length bounded (at most 100 MB and at most the file) before
-// anything is allocated, read in pieces, JSON well-formed, no key twice, every tensor inside the file, of the
-// size its dtype and shape give, none overlapping another. Bytes of the file that no tensor covers are
-// counted in `stray_bytes` (a note, not a fault).
+// A header: length bounded (at most 100 MB and at most the file) before anything is allocated, read in
+// pieces, JSON well-formed, no tensor and no field of one twice, every tensor inside the file, of the size
+// its dtype and shape give, none overlapping another. Bytes of the file that no tensor covers are counted in
+// `stray_bytes` (a note, not a fault).
 struct Header {
   static constexpr std::size_t most_metadata = 64;
   TensorEntries tensors;
@@ -62,7 +63,8 @@ struct Header {
   std::int64_t stray_bytes = 0;
 };
 
-// Error{checkpoint} that names the file, what was got and wanted, and (a short file) both sizes.
+// Both read and check it. Error{checkpoint} that names the file, what was got and wanted, and (a short file)
+// both sizes.
 Header read_header(const DataFile& file);
 Header read_header(const std::filesystem::path& path);
 
@@ -73,13 +75,14 @@ class SafetensorsFile {
   static SafetensorsFile open(const std::filesystem::path& path);
   // Its tensors' entries and metadata.
   [[nodiscard]] const Header& header() const { return header_; }
-  // Nothing where the file has no such tensor; otherwise it is read, and the view keeps it.
+  // Nothing where the file has no such tensor; otherwise it is read, and the view keeps it. Error{checkpoint}
+  // as DataFile::read().
   [[nodiscard]] std::optional<tensor::TensorView> find(std::string_view name) const;
-  // Error{checkpoint} that names file and tensor.
+  // The same; Error{checkpoint} that names file and tensor where there is none.
   [[nodiscard]] tensor::TensorView at(std::string_view name) const;
-  // The same, not read yet.
+  // As find(), not read yet.
   [[nodiscard]] std::optional<tensor::StoredTensor> stored(std::string_view name) const;
-  // Nothing, or how the file is no longer what was opened.
+  // DataFile::changed() of it.
   [[nodiscard]] Verdict changed() const { return file_->changed(); }
 
  private:
@@ -87,18 +90,20 @@ class SafetensorsFile {
   std::shared_ptr<const DataFile> file_;
 };
 
-// Writes one file: to a temporary beside it, synced, then renamed. Tensors are streamed in the given order:
-// `fill` is called once a tensor, in order, and must append exactly its bytes through `sink`.
+// A tensor that will be written.
 struct NamedShape {
   std::string name;
   tensor::Dtype dtype = tensor::Dtype::u8;
   tensor::Shape shape;
 };
+// Writes one file: to a temporary beside it, synced, then renamed. The tensors' bytes are appended in the
+// given order, in pieces of any size.
 class SafetensorsWriter {
  public:
-  // Writes the header. Errors of check_writable(); Error{usage} where the file cannot be written (also from
-  // append and finish): the path is the caller's.
-  // `metadata`: what __metadata__ says besides the format.
+  // Writes the header. `metadata`: what __metadata__ says besides the format, "pt". Errors of
+  // check_writable(); Error{usage} where the file cannot be written (also from append and finish): the path
+  // is the caller's. Error{bug} for a tensor's name that comes twice and for text that is not UTF-8,
+  // Error{unsupported} for a shape whose bytes cannot be counted.
   SafetensorsWriter(const std::filesystem::path& path, std::span<const NamedShape> tensors,
                     std::span<const std::pair<std::string, std::string>> metadata = {});
   ~SafetensorsWriter();  // removes the temporary unless finish() was called
@@ -107,10 +112,11 @@ class SafetensorsWriter {
   SafetensorsWriter(SafetensorsWriter&&) = delete;
   SafetensorsWriter& operator=(SafetensorsWriter&&) = delete;
 
-  // What stands in front of the tensors.
+  // What stands in front of the tensors: the header's length, 8 bytes, and the header.
   [[nodiscard]] std::span<const std::byte> header() const;
+  // The tensors' next bytes. Error{bug} for more than were promised.
   void append(std::span<const std::byte> bytes);
-  // Error{bug} unless exactly the promised bytes came.
+  // The file appears under its name. Error{bug} unless exactly the promised bytes came.
   void finish();
 
  private:
@@ -124,7 +130,8 @@ class SafetensorsWriter {
 // directory to be in that can be written to (the temporary that a writer would make is made, and removed).
 std::filesystem::path check_writable(const std::filesystem::path& path);
 
-// Writes a small file in one call. Error{usage} as SafetensorsWriter.
+// Writes a small file in one call, tensors by name. Errors of SafetensorsWriter; Error{bug} for a view of
+// other bytes than its dtype and shape ask for.
 void write_safetensors(const std::filesystem::path& path,
                        std::span<const std::pair<std::string, tensor::TensorView>> tensors);
 

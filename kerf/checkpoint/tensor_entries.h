@@ -15,7 +15,7 @@
 #pragma GCC visibility push(default)
 namespace kerf::checkpoint {
 
-// Where a tensor lies, from the header alone.
+// Where a tensor lies, from the header alone: bytes [begin, end) of the file.
 struct TensorEntry {
   tensor::Dtype dtype = tensor::Dtype::u8;
   tensor::Shape shape;
@@ -23,7 +23,8 @@ struct TensorEntry {
   std::int64_t end = 0;
 };
 
-// Names ascending. Values are made when they are asked for; names stay where they are until this goes.
+// Names ascending. Values are made when they are asked for; names stay where they are until this goes. Filled
+// by add(), then sort(), and only then asked.
 class TensorEntries {
  public:
   // A tensor's name and what the header says of it.
@@ -76,11 +77,11 @@ class TensorEntries {
   // How many there are.
   [[nodiscard]] std::size_t size() const { return records_.size(); }
   [[nodiscard]] bool empty() const { return records_.empty(); }
-  // By their order.
+  // By their order, i in [0, size()), unchecked.
   [[nodiscard]] value_type operator[](std::size_t i) const { return {name(i), entry(i)}; }
   [[nodiscard]] std::string_view name(std::size_t i) const;
   [[nodiscard]] TensorEntry entry(std::size_t i) const;
-  [[nodiscard]] std::int64_t begin_of(std::size_t i) const;  // of its bytes
+  [[nodiscard]] std::int64_t begin_of(std::size_t i) const;  // of its bytes, in the file
 
   // Where the tensor of that name is, if there is one.
   [[nodiscard]] std::optional<std::size_t> index_of(std::string_view name) const;
