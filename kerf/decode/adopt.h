@@ -26,14 +26,15 @@ struct OtherExperts {
   std::string kind;
 };
 
-// One layer as the engine holds it on this rank: E / ranks whole experts, in the converted layout.
+// One layer as the engine holds it on this rank: E / ranks whole experts, in the converted layout
+// (layout/experts.h has shapes and dtypes).
 struct StockLayer {
   std::int64_t index = 0;
   std::int64_t top_k = 0;  // K
   std::variant<std::monostate, layout::Nvfp4View, layout::Bf16View, OtherExperts> experts;
   // What NVFP4 experts are given, which decides what their scalars mean (layout/experts.h). BF16: bf16 rows.
   op::Input input = op::Input::nvfp4;
-  op::GatedParameters gated;            // one value a local expert
+  op::GatedParameters gated;            // one f32 value a local expert, or none; the engine's
   std::optional<tail::RouteNorm> norm;  // after the experts; gain [H]
   bool finalises = false;               // its op weighs and adds its rows up itself
   bool captures_routes = false;         // somebody records the routes that its op selects
@@ -49,7 +50,7 @@ struct ModelSize {
 // same on every rank, each naming its layers: unsupported (no experts, experts of another kind, tensors that
 // are malformed or misaligned, experts elsewhere than in linear placement, another K, an op that finalises or
 // captures routes, a norm of another width, layers of different H), usage (no layers, one twice, layers that
-// differ between ranks, no such backend).
+// differ between ranks, no such backend), device ("cuda" where it cannot run).
 std::vector<Layer> adopt(std::span<const StockLayer> layers, const ModelSize& model,
                          const std::string& backend, const Rank& rank);
 
@@ -62,8 +63,8 @@ class GroupHolder {
   [[nodiscard]] virtual comm::Group* device_group() const = 0;  // null: it has none
 };
 
-// The engine's TP group, given as its holder or as the group in it. Error{usage} that names what was given
-// instead: nothing, a holder without a group, another holder or group.
+// The engine's TP group, given as its holder or as the group in it; it stays the holder's. Both: Error{usage}
+// that names what was given instead: nothing, a holder without a group, another holder or group.
 comm::Group& tp_group(const GroupHolder& tp, const GroupHolder* given);
 comm::Group& tp_group(const GroupHolder& tp, const comm::Group* given);
 

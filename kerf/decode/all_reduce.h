@@ -16,7 +16,8 @@
 #pragma GCC visibility push(default)
 namespace kerf::decode {
 
-// Where a decode has an all-reduce apart from its tails, and which.
+// Where a decode has an all-reduce apart from its tails, and which. `engine` is borrowed for as long as what
+// is bound with it.
 struct AllReduceSpec {
   std::int64_t model_width = 0;            // values of a row; 0: there is no all-reduce apart from the tails
   std::vector<int> own_step_tps = {16};    // numbers of ranks at which it is a step of its own
@@ -46,21 +47,22 @@ struct AllReduceReport {
 // The all-reduce of a decode step, bound: scratch and all.
 class StepAllReduce {
  public:
-  // Collective: resolves and checks at the numbers of ranks that want it, and binds at those that run it.
-  // Errors on every rank alike: usage (an unknown name, a width below 0), unsupported (a backend that is not
-  // allowed, that is not the engine's, whose order is not known, that does not take the rows; ranks that
-  // are told or resolve different things: both named), memory.
+  // Collective: resolves and checks at the numbers of ranks that want it, and binds at those that run it. For
+  // steps of up to `max_tokens` rows. Errors on every rank alike: usage (an unknown name, a width outside [0,
+  // 2^30]), unsupported (a backend that is not allowed, that is not the engine's, whose order is not known,
+  // that does not take the rows; ranks that are told or resolve different things: both named), memory.
   static StepAllReduce bind(const AllReduceSpec& spec, std::int64_t max_tokens, const Rank& rank);
 
   // What bind() settled.
   [[nodiscard]] const AllReduceReport& report() const { return report_; }
 
-  // Nothing, or why rows of `values` values in all are not summed: this number of ranks has no such step
-  // (which do), no whole number of rows, more rows than prepared.
+  // Nothing, or why rows of `values` values in all are not summed: unsupported where this number of ranks has
+  // no such step (which do), usage for no whole number of rows and for more rows than prepared.
   [[nodiscard]] Verdict refused(std::size_t values, int ranks) const;
 
-  // Collective: sum = the ranks' `mine`, [b <= prepared, model width] bf16 (raw bits), which it may be.
-  // Error where refused(), before anything is sent: the sizes must be the same on every rank.
+  // Collective: sum = the ranks' `mine`, both [b <= prepared, model width] bf16 (raw bits) and of one size;
+  // `sum` may be `mine`. Error where refused(), before anything is sent: the sizes must be the same on every
+  // rank. Works in this object's scratch, one call at a time.
   void run(std::span<const std::uint16_t> mine, std::span<std::uint16_t> sum, const Rank& rank) const;
 
   // Collective, nothing where it is no step of its own: runs it for one row and for the most, on values that

@@ -63,27 +63,30 @@ struct BuildOptions {
   std::vector<std::int64_t> layers;    // empty: every layer with routed experts
   op::Input input = op::Input::nvfp4;  // what NVFP4 experts are given; weight-only checkpoints: always bf16
   std::string backend = "cpu";         // op::backend_names()
-  // Called on every rank, may be empty: bytes of all ranks' experts, the others as far as this one.
+  // Called on every rank, may be empty: bytes of all ranks' experts in the files, the others as far as this
+  // one; from an export layers.
   std::function<void(std::int64_t done, std::int64_t of)> progress;
   layout::Fit fit = {};     // what may be done about an intermediate width that does not fit
   std::int64_t slices = 1;  // that NVFP4 experts will be cut into: what they are padded for, if they are
 };
 
 // The layers to build: ascending, without repeats; all where `wanted` is empty. Error{usage} that lists the
-// layers there are for one that has no routed experts.
+// layers there are for one that has no routed experts. Error{checkpoint} where tensors and config contradict
+// each other about that: about any layer where all are wanted, else about those named.
 std::vector<std::int64_t> select_layers(const checkpoint::Checkpoint& from,
                                         const std::vector<std::int64_t>& wanted);
 
-// Collective. Errors, the same on every rank: usage (a layer or backend that does not exist), unsupported (a
-// shape that the layout cannot hold, experts that do not divide over the ranks: with the legal values),
-// checkpoint (all faults of the global scales, norms and selection biases of all layers, before anything is
-// allocated; then a layer's block scales or BF16 weights, before that layer is), memory. `startup`, where it
+// Collective. Errors, the same on every rank: usage (a layer or backend that does not exist), device ("cuda"
+// where it cannot run), unsupported (a shape that the layout cannot hold, experts that do not divide over the
+// ranks: with the legal values; experts on a device that are sent by another rank), checkpoint (all faults of
+// the global scales, norms and selection biases of all layers, before anything is allocated; then a layer's
+// block scales or BF16 weights, before that layer is; a file that has changed), memory. `startup`, where it
 // is given: what was checked and converted here is added.
 std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions& options, const Rank& rank,
                          Startup* startup = nullptr);
 
-// The norm after a layer's experts, where the model has one. (The checkpoint has seen to it that all layers
-// or none have it, and that it is BF16 [H].)
+// The norm after a layer's experts, its gain [H] read, where the model has one. Error{checkpoint} where it
+// cannot be read. (The checkpoint has seen to it that all layers or none have it, and that it is BF16 [H].)
 std::optional<tail::RouteNorm> read_norm(const checkpoint::MoeLayer& from,
                                          const checkpoint::ModelConfig& config);
 

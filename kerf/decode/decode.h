@@ -25,8 +25,8 @@ struct Options {
   std::vector<std::int64_t> batches = {1, 8};  // tokens of a step, each 1 to most_tokens
   std::uint64_t seed = 1;
   ProbeOptions probe;
-  int repetitions = 5;   // of every layer's step, at least
-  double seconds = 2.0;  // a mode and batch is measured about so long where 5 repetitions take less
+  int repetitions = 5;   // of every layer's step, at least; 1 or more
+  double seconds = 2.0;  // a mode, batch and tail is measured about so long where `repetitions` take less
   std::vector<op::Tactic> preferred;                   // of sliced experts: RuntimeOptions
   std::vector<tail::Kind> tails = {tail::Kind::fast};  // each mode and batch is measured with each
   std::vector<tactics::PreferredList> lists = tactics::measured_lists();
@@ -34,7 +34,7 @@ struct Options {
   Progress progress;
 };
 
-// What was decoded.
+// What was decoded: numbers of layers, and the model's E, H, D, I and K.
 struct Facts {
   std::int64_t layers = 0;  // those that were decoded
   std::int64_t nvfp4_layers = 0;
@@ -47,7 +47,9 @@ struct Facts {
   std::int64_t top_k = 0;
 };
 
-// One mode at one batch with one tail.
+// One mode at one batch with one tail. Times are microseconds; on a device they are of one graph of all
+// layers, by its clock: the median over its replays, over the number of layers. Where blocks are run,
+// busiest_rank_bytes has their weights too.
 struct StepReport {
   Mode mode = Mode::ep;
   std::int64_t batch = 0;
@@ -64,8 +66,8 @@ struct TacticReport {
   int config = -1;
   bool pinned = false;
   bool tuned = false;   // neither: the op's default
-  int preference = -1;  // -1: not pinned
-  int of = 0;
+  int preference = -1;  // its place in the list of preferred tactics; -1: not pinned
+  int of = 0;           // length of that list
 };
 
 // What the tuner found for stock experts that are alike.
@@ -103,9 +105,9 @@ struct Report {
   std::vector<StepReport> steps;
 };
 
-// Collective; the report is equal on all ranks. Errors on every rank alike: those of build() and shard();
-// usage (an empty list, a batch out of range); bug where two repetitions, two ranks, or two modes with exact
-// tails, differ in any bit.
+// Collective; the report is equal on all ranks. Errors on every rank alike: those of Runtime::build()
+// (build(), shard(), build_blocks()); usage (an empty list, a batch out of range, no repetition); bug where
+// two repetitions, two ranks, or two modes with exact tails, differ in any bit.
 Report run(const checkpoint::Checkpoint& from, const Options& options, const Rank& rank);
 
 }  // namespace kerf::decode

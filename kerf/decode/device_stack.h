@@ -30,20 +30,25 @@ struct StackStep {
   friend bool operator==(const StackStep&, const StackStep&) = default;
 };
 
-// All layers' steps on the device, one after another, eager or captured.
+// All layers' steps on the device, one after another, eager or captured. What is collective throws the same
+// on every rank: Error{device} where the device fails, besides what is said.
 class DeviceStack {
  public:
   virtual ~DeviceStack() = default;
 
-  // Collective. One layer's inputs of the next run, the same on every rank: x, and ids with weights or (with
-  // a router, the same from capture to replay) logits with bias. To the device.
+  // Collective. One layer's inputs of the next run, the same on every rank, in host memory and copied to the
+  // device: x, and ids with weights or (with a router, the same from capture to replay) logits with bias;
+  // shapes as in StepInputs, whose `out` does not count. Error{usage} for more than the largest step has,
+  // Error{unsupported} for quantised rows.
   virtual void load(std::size_t position, const StepInputs& inputs) = 0;
-  // Collective. Enqueues all layers' steps on what is loaded, and waits.
+  // Collective. Enqueues all layers' steps on what is loaded, and waits. Error{usage}, as of capture(), for a
+  // step that the stack was not made for.
   virtual void run(const StackStep& step) = 0;
   // Collective. Captures the same; a replay runs it on what is loaded then, and waits.
   virtual void capture(const StackStep& step) = 0;
   virtual void replay() = 0;
-  // Collective. Microseconds of each of `times` replays, one after another, on the device's clock.
+  // Collective. Microseconds of each of `times` replays of all layers, one after another, on the device's
+  // clock: rank 0's.
   [[nodiscard]] virtual std::vector<double> time(int times) = 0;
   // Local. A layer's output on this rank after a run or replay, [T, H] bf16.
   [[nodiscard]] virtual std::vector<std::uint16_t> output(std::size_t position) const = 0;
@@ -51,13 +56,14 @@ class DeviceStack {
   [[nodiscard]] virtual std::int64_t bytes() const = 0;
 };
 
-// Nothing, or why there can be no such stack on these ranks: no device, ranks of several processes, more
-// ranks than the device's tails take.
+// Nothing, or why there can be no such stack on these ranks: unsupported for experts that are not on a
+// device, ranks of several processes, more ranks than the device's tails take; device where this build has
+// none.
 Verdict no_device_stack(const Rank& rank);
 
 // Collective; allocates all that any of `steps` needs. A layer may be there several times, with inputs and
-// output of its own each time. The layers (bound to the device's backend) and the
-// plan must outlive it. Error{unsupported} where no_device_stack() has a reason.
+// output of its own each time. The layers (bound to the device's backend) and the plan must outlive it.
+// Errors, the same on every rank: no_device_stack()'s reason, memory, device; bug for no layers or steps.
 std::unique_ptr<DeviceStack> make_device_stack(std::span<const Layer* const> layers, const Plan& plan,
                                                std::span<const StackStep> steps, const Rank& rank);
 

@@ -40,10 +40,11 @@ struct Holding {
 // That of a file with these facts, as ExportFacts reads them: sound ones.
 Holding holding(const checkpoint::ExportFacts& facts, const checkpoint::ModelConfig& config);
 
-// The weights that a layer of such experts must have in a rank's file, by their names there.
+// The weights that a layer of such experts must have in a rank's file, by their names there (w13, w13_sf, w2,
+// w2_sf, or w13, w2, below `prefix`), dtypes and shapes.
 std::vector<checkpoint::NamedShape> exported_tensors(const Holding& held, checkpoint::ExpertKind kind,
                                                      std::string_view prefix);
-// Error{checkpoint} where the file's tensor is another, or is not there.
+// Error{checkpoint} where the file's tensor has another dtype or shape, or is not there.
 void require_tensor(const checkpoint::ExportFile& file, const checkpoint::NamedShape& wanted);
 
 // What may be done about a width: what was asked for, and what was done when the experts were exported.
@@ -58,24 +59,24 @@ bool holds_slices(const checkpoint::Checkpoint& from);
 Verdict foreign(const checkpoint::Checkpoint& from, std::int64_t ranks, std::int64_t slices,
                 const layout::Fit& fit);
 
-// Nothing where the source that an export names is not there, or is what it was; otherwise checkpoint.
-// Looked at: configs, index and headers; names and sizes of files, and 64 KiB of each; and all of a file that
-// was written to since it was exported.
+// Nothing where the source that an export names is not there or cannot be read, or is what it was; otherwise
+// checkpoint. Local. Looked at: configs, index and headers; names and sizes of files, and 68 KiB of each
+// (source_digest.h); and all of a file that was written to since it was exported.
 Verdict stale(const checkpoint::Checkpoint& from, const Workers& workers);
 
-// Collective: `from`, or for an export this rank's own file of it. Errors, the same on every rank, all of
-// kind checkpoint: those of foreign() and stale(), a file that is missing or damaged, files of several
-// exports.
+// Collective: `from`, or for an export this rank's own file of it. Errors, the same on every rank, of kind
+// checkpoint: those of foreign() and stale(), a file that is missing or damaged, files of several exports.
 checkpoint::Checkpoint of_rank(const checkpoint::Checkpoint& from, std::int64_t slices,
                                const layout::Fit& fit, const Rank& rank);
 
 // Collective: build() from an export, with the same layers in the end (sliced ones, where those were
-// exported). `from` is of_rank()'s. Errors besides build()'s: checkpoint for tensors that are damaged, or not
-// those of such experts, or hold values that can be none.
+// exported). `from` is of_rank()'s, an export. To `startup` goes what was checked and read. Errors besides
+// build()'s: checkpoint for tensors that are damaged, or not those of such experts, or hold values that can
+// be none.
 std::vector<Layer> load_exported(const checkpoint::Checkpoint& from, const BuildOptions& options,
                                  const Rank& rank, Startup* startup = nullptr);
 
-// From whichever it is.
+// Collective: from whichever it is, build() or load_exported().
 std::vector<Layer> load(const checkpoint::Checkpoint& from, const BuildOptions& options, const Rank& rank,
                         Startup* startup = nullptr);
 

@@ -19,12 +19,12 @@ struct Whole {
   std::int64_t intermediate = 0;  // the model's I
   std::int64_t slices = 1;        // that NVFP4 experts will be cut into; BF16 experts are not cut
 
-  // What they are converted at.
+  // What they are converted at: I, or with fit.pad the next width that can be cut so.
   [[nodiscard]] layout::ExpertsShape shape(const layout::Fit& fit) const;
 };
 
-// Nothing where the backend runs such experts. The reason is the backend's, or that I cannot be padded; it
-// says so where --pad would help.
+// Nothing where the backend runs such experts. The reason is the backend's, or (unsupported) that I cannot be
+// padded, or (usage) less than 1 slice; it says so where --pad would help.
 Verdict unfit(const op::Backend& backend, const Whole& experts, const layout::Fit& fit);
 
 }  // namespace kerf::decode

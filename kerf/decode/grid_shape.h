@@ -13,8 +13,8 @@ struct GridShape {
   std::int64_t tp = 1;
 };
 
-// ep x tp = ranks: what is not given follows from what is; neither: one row. Error{usage} with all numbers
-// where they do not multiply.
+// ep x tp = ranks, ranks at least 1: what is not given follows from what is; neither: one row. Error{usage}
+// with all numbers where they do not multiply.
 GridShape grid_shape(std::int64_t ranks, std::optional<std::int64_t> ep, std::optional<std::int64_t> tp);
 
 }  // namespace kerf::decode

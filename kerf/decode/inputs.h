@@ -1,6 +1,6 @@
 // Inputs of measured steps. Seed, layer and number of tokens determine them, on any rank, machine and run.
-// All of it is integer arithmetic (splitmix64) with at most one IEEE division, so that no maths library has a
-// say in the bits.
+// All of it is integer arithmetic (splitmix64) with at most one IEEE division, and for rows of unit RMS a sum
+// in one order and an IEEE square root, so that no maths library has a say in the bits.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,8 @@ struct Inputs {
 std::vector<std::uint16_t> make_rows(std::uint64_t seed, std::int64_t layer, std::int64_t tokens,
                                      std::int64_t width);
 
-// One layer's step of `tokens` tokens: the same numbers on every rank and machine.
+// One layer's step of `tokens` tokens: the same numbers on every rank and machine. Error{usage} unless tokens
+// >= 0 and 1 <= K <= E.
 Inputs make_inputs(std::uint64_t seed, std::int64_t layer, std::int64_t tokens, checkpoint::ExpertKind kind,
                    const InputShape& shape);
 
@@ -55,7 +56,8 @@ Inputs make_inputs(std::uint64_t seed, std::int64_t layer, std::int64_t tokens, 
 // most 2*E/n experts apart.
 std::vector<std::int32_t> spread_routes(std::int64_t tokens, std::int64_t top_k, std::int64_t experts);
 
-// Rows [T, H] of unit RMS (bf16): bell-shaped, each row divided by its own root mean square.
+// Rows [T, H] of unit RMS (bf16): bell-shaped, each row divided by its own root mean square (in f64), then
+// rounded.
 std::vector<std::uint16_t> unit_rows(std::uint64_t seed, std::int64_t tokens, std::int64_t hidden);
 
 // Both, each route at weight 1/K: what probes, warm-ups and tuners run. No logits.

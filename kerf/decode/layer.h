@@ -34,13 +34,13 @@ struct Layer {
   // Owned, or (adopt.h) views of experts that an engine holds.
   std::variant<std::monostate, layout::Nvfp4Experts, layout::Bf16Experts, layout::Nvfp4View, layout::Bf16View>
       stock;
-  SwigluValues own_gated;     // of layers that were built from a checkpoint
-  op::GatedParameters gated;  // of the stock experts: own_gated's values, or an engine's
-  std::unique_ptr<op::RoutedExperts> ep;
-  std::optional<layout::Nvfp4Experts> sliced;
-  std::unique_ptr<op::RoutedExperts> tp;
-  std::int64_t whole_width = 0;  // I of the whole experts, where none are here (exported slices)
-  std::optional<tail::RouteNorm> norm;
+  SwigluValues own_gated;                      // of layers that were built from a checkpoint
+  op::GatedParameters gated;                   // of the stock experts: own_gated's values, or an engine's
+  std::unique_ptr<op::RoutedExperts> ep;       // `stock`, bound; null for exported slices
+  std::optional<layout::Nvfp4Experts> sliced;  // slices of the row's experts
+  std::unique_ptr<op::RoutedExperts> tp;       // those, bound; null: none
+  std::int64_t whole_width = 0;         // I of the whole experts, where none are here (exported slices)
+  std::optional<tail::RouteNorm> norm;  // after the experts, gain [H]
   // How often the layer has been filled anew (refill.h): who keeps copies of its values compares.
   std::uint64_t refills = 0;
 
@@ -49,7 +49,8 @@ struct Layer {
   // The stock experts, whoever owns them; Error{bug} for a layer of another kind.
   [[nodiscard]] layout::Nvfp4View nvfp4() const;
   [[nodiscard]] layout::Bf16View bf16() const;
-  // Bytes of one expert's matrices and block scales in steps of `mode`: what a step reads of it.
+  // Bytes of one expert's matrices and block scales in steps of `mode`, which runs(): what a step reads of
+  // it.
   [[nodiscard]] std::int64_t expert_bytes(Mode mode) const;
   // Whether steps of `mode` run on sliced experts.
   [[nodiscard]] bool sliced_in(Mode mode) const { return mode == Mode::tp && tp != nullptr; }
@@ -60,7 +61,7 @@ struct Layer {
   [[nodiscard]] const op::RoutedExperts& bound() const { return ep != nullptr ? *ep : *tp; }
   // I of whole experts as converted.
   [[nodiscard]] std::int64_t width() const { return ep != nullptr ? ep->shape().intermediate : whole_width; }
-  // What quantised rows are scaled by, a1_gscale. NVFP4 layers.
+  // What quantised rows are scaled by, a1_gscale. Error{bug} for BF16 layers.
   [[nodiscard]] float input_scale() const;
 };
 

@@ -71,7 +71,7 @@ struct MemoryPlan {
   // nor an all-reduce apart from the tails.
   std::int64_t buffers = 0;
   // The most that is in use during each stage.
-  std::int64_t load = 0;     // ep
+  std::int64_t load = 0;     // ep; with exported slices ep + tp
   std::int64_t reshard = 0;  // ep + tp + the larger of packed and probe; equals load at tp 1
   std::int64_t steady = 0;   // ep + tp + buffers: the stock experts stay
   // The same by where it lies. Without a device all is the host's, with one (backend "cuda") the host has
@@ -92,15 +92,16 @@ struct StageTerms {
   std::vector<std::pair<const char*, std::int64_t>> terms;  // of one rank; without those of no bytes
   std::int64_t total = 0;
 };
-// The stage that takes most, of the host's memory or the device's.
+// The stage that takes most, of the host's memory or (`device`) the device's.
 StageTerms worst_stage(const MemoryPlan& plan, bool device);
 
 // Nothing, or why there can be no such decode: usage (a number below 1, K > E, more than most_tokens tokens,
-// sizes beyond 2^60 bytes, no such backend) or unsupported (a shape that the layout cannot hold or the
-// backend cannot run, a tp or ep that is not legal, with those that are; exact tails where they cannot be).
+// a part outside [0, tp), sizes beyond 2^60 bytes, no such backend) or unsupported (a shape that the layout
+// cannot hold or the backend cannot run, a tp or ep that is not legal, with those that are; exact tails where
+// they cannot be).
 Verdict unsupported(const MemoryRequest& request);
 
-// Error where unsupported() has a reason.
+// The sums. Error where unsupported() has a reason. Looks at no machine.
 MemoryPlan memory_plan(const MemoryRequest& request);
 
 }  // namespace kerf::decode

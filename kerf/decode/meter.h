@@ -16,6 +16,7 @@ class Meter : public tensor::Memory {
   // Takes from `below`, which must outlive it.
   explicit Meter(tensor::Memory& below) : below_(&below) {}
 
+  // As `below`, with its errors; counted. Any thread, where `below` allows it.
   std::byte* allocate(std::size_t bytes) override {
     std::byte* block = below_->allocate(bytes);
     usage_.add(static_cast<std::int64_t>(bytes));

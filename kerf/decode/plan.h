@@ -34,9 +34,9 @@ struct TacticChoice {
 
 // How large the shared buffers of steps are.
 struct StepSizes {
-  std::int64_t metadata_words = 0;
-  std::int64_t rows = 0;
-  std::int64_t workspace = 0;  // bytes
+  std::int64_t metadata_words = 0;  // of 32 bits
+  std::int64_t rows = 0;            // gemm2_rows, of width H
+  std::int64_t workspace = 0;       // bytes
 
   // Room for one more step too.
   void cover(const StepSizes& other);
@@ -57,7 +57,7 @@ std::int64_t step_bytes(const StepSizes& sizes, const StepExtent& extent);
 
 // What steps are prepared for.
 struct PlanOptions {
-  std::int64_t max_tokens = 8;
+  std::int64_t max_tokens = 8;  // 1 to most_tokens
   // Tiles above this one get no metadata: their bodies are not prepared, and steps that come to them take the
   // public op.
   int largest_tile = op::tiles.back();
@@ -86,7 +86,7 @@ struct Prepared {
   [[nodiscard]] op::Arithmetic arithmetic() const { return arithmetic_of(kind, input); }
 };
 
-// Tactics and buffers of all steps: one of each buffer serves all layers.
+// Tactics and buffers of all steps: one of each buffer serves all layers. T is max_tokens.
 struct Plan {
   std::int64_t max_tokens = 0;
   int largest_tile = op::tiles.back();
@@ -96,7 +96,7 @@ struct Plan {
   tensor::Tensor workspace;           // bytes
   tensor::Tensor rows;                // [gemm2_rows, H] bf16
   tensor::Tensor sums;                // [gemm2_rows, H] f32: of sliced experts, for exact tails alone
-  tensor::Tensor codes, code_scales;  // [T, H/2], [T, H/16]: the quantised input
+  tensor::Tensor codes, code_scales;  // U8 [T, H/2], F8_E4M3 [T, H/16]: the quantised input
   tensor::Tensor ids, weights;        // [T, K] i32, f32: routes of layers that are given logits
   tensor::Tensor out;                 // [T, H] bf16
   tail::Options tail;                 // exact: prepared for fast steps too
@@ -109,7 +109,8 @@ struct Plan {
   }
   // What experts like the layer's have in common; Error{bug} for a layer that was not planned.
   [[nodiscard]] const Prepared& prepared_for(const Layer& layer, Mode mode) const;
-  // The tuner's tactic for such a step; nothing where it found none.
+  // The tuner's tactic for such a step; nothing where it found none. Errors of prepared_for(), also of the
+  // next two.
   [[nodiscard]] std::optional<op::Tactic> tuned_for(const Layer& layer, Mode mode, std::int64_t tokens) const;
   // The key of a step's tactic: pinned on sliced experts, the tuner's on stock ones, the op's default where
   // there is neither. The tile is never -1.
@@ -122,9 +123,9 @@ struct Plan {
 
 // Collective. For max_tokens down to 1 (and 0) tokens, at the op's default and at every tactic that it takes
 // for so many: prepares the body, once a (tile, config) and kind of experts, and makes each buffer as large
-// as the one that needs most; tiles above the largest are passed over. No tactic is chosen yet. Error{usage}
-// for max_tokens outside [1, most_tokens]; Error{unsupported} where kinds of workspace differ between
-// tactics; Error{memory}; agreed over the ranks.
+// as the one that needs most; tiles above the largest are passed over. No tactic is chosen yet. Errors, the
+// same on every rank: usage for max_tokens outside [1, most_tokens], unsupported where kinds of workspace
+// differ between tactics, memory, bug for no layers.
 Plan make_plan(std::span<const Layer> layers, const PlanOptions& options, const Rank& rank);
 
 // Collective. Picks from `preferred` (best first, the same on all ranks) the first tactic that has a prepared
@@ -138,7 +139,7 @@ TacticChoice pin(const Plan& plan, std::span<const Layer> layers, std::span<cons
 std::vector<op::Tactic> of_rank_0(const std::vector<op::Tactic>& mine, std::string_view what,
                                   const Rank& rank);
 
-// Whether a tactic is valid for every number of tokens in [first, last].
+// Whether a tactic is valid for every number of tokens in [first, last]. Local.
 bool runs_always(const op::RoutedExperts& experts, op::Tactic tactic, std::int64_t first, std::int64_t last);
 
 // Collective. One warning for each tactic that a step can come to and for which some rank has no body, so

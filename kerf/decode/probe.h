@@ -34,21 +34,21 @@ struct ProbeOptions {
   double limit = probe_limit;
 };
 
-// Tokens of the probe: at least options.tokens, and at least two routes a rank.
+// Tokens of the probe: at least options.tokens, and at least two routes a rank, ceil(2 * ranks / K).
 std::int64_t probe_tokens(const ProbeOptions& options, std::int64_t top_k, int ranks);
 
-// Bytes of a probe's buffers on a rank that holds `ep` of whole experts and `tp` of slices, of `experts` of
-// which a token takes `top_k`, in a group of `ranks`.
+// Bytes of a probe's buffers on a rank that holds `ep` of whole experts and `tp` of slices, of `experts` (E)
+// of which a token takes `top_k`, in a group of `ranks`.
 std::int64_t probe_bytes(const op::Backend& backend, op::Arithmetic arithmetic,
                          const layout::ExpertsShape& ep, const layout::ExpertsShape& tp, std::int64_t experts,
                          std::int64_t top_k, int ranks, const ProbeOptions& options = {});
 
 // Collective. Calls the public op on the layer's EP and TP experts (both must be there). Rows come from the
-// seed, have unit RMS and are quantised with the input scale of the layer; routes visit the experts evenly
-// and weigh 1/K each. Returns the rel L2, the same on every rank. Above the limit or not a number:
-// Error{probe} on every rank, whose text has the layer, the value, the limit and, rank by rank, the count of
-// finite rows and the largest magnitude, for EP and for TP. Its buffers are allocated here and gone on
-// return.
+// seed, have unit RMS and are quantised with the input scale of the layer where it takes them so; routes
+// visit the experts evenly and weigh 1/K each. Returns the rel L2, the same on every rank. Above the limit or
+// not a number: Error{probe} on every rank, whose text has the layer, the value, the limit and, rank by rank,
+// the count of finite rows and the largest magnitude, for EP and for TP. Its buffers are allocated here and
+// gone on return: Error{memory} on every rank.
 double probe(const Layer& layer, const ProbeOptions& options, const Rank& rank);
 
 }  // namespace kerf::decode

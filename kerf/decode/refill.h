@@ -36,7 +36,7 @@ struct Refillable {
   ModelSize model;
 };
 
-// Collective, on behalf of Runtime::refill(), which says what is refused. The ranks have found that they
+// Both collective, on behalf of Runtime::refill(), which says what is refused. The ranks have found that they
 // refill one layer from one source.
 RefillReport refill(const Refillable& old, const checkpoint::Checkpoint& source, const Rank& rank);
 RefillReport refill(const Refillable& old, const StockLayer& source, const Rank& rank);

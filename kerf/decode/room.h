@@ -20,7 +20,8 @@ struct Room {
 };
 
 // A request for the layers of `from`, on one rank at one token until the rest is filled in. `block`: with
-// what stands around their experts. Error{checkpoint} where that is not there.
+// what stands around their experts, and its errors (checkpoint::MoeLayer::block()). Error{usage} for a layer
+// that is not there.
 MemoryRequest request_for(const checkpoint::Checkpoint& from, const std::vector<std::int64_t>& layers,
                           bool block);
 

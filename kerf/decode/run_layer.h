@@ -15,8 +15,8 @@
 #pragma GCC visibility push(default)
 namespace kerf::decode {
 
-// Rows and routes, copied out of a file. Of x, x_f32 and a one is there; of ids and logits one. All empty
-// where tokens is 0.
+// Rows and routes, copied out of a file. Of x, x_f32 and a (with a_sf) one is there; of ids and logits one.
+// All empty where tokens is 0.
 struct LayerInputs {
   std::int64_t tokens = 0;
   std::string rows_name;             // "x" or "a"
@@ -35,6 +35,7 @@ struct LayerInputs {
 //   rows:   `x` [T, H] BF16 or F32; or else `a` [T, H/2] U8 and `a_sf` [T, H/16] F8_E4M3
 //   routes: `topk_ids` [T, K] I32 and `topk_weights` [T, K] F32; or else `router_logits` [T, E] F32
 // Error{usage} that names file, tensor, got and wanted; an id outside [-1, E) gives token, slot and id.
+// Error{checkpoint} where the file cannot be read.
 LayerInputs read_layer_inputs(const checkpoint::SafetensorsFile& file, const std::string& file_name,
                               const InputShape& shape);
 
@@ -44,7 +45,7 @@ struct LayerOptions {
   Mode mode = Mode::ep;  // tp reshards (and probes) the layer first
   op::Input input = op::Input::nvfp4;
   std::string backend = "cpu";
-  bool unfinalized = false;
+  bool unfinalized = false;  // LayerResult::ranks is wanted
   tail::Kind tail = tail::Kind::fast;
   layout::Fit fit = {};  // what may be done about an intermediate width that does not fit
 };
@@ -66,11 +67,13 @@ struct LayerResult {
   std::vector<RankRows> ranks;   // with options.unfinalized: every rank's, ascending
 };
 
-// Collective; all ranks pass equal inputs and get equal results. f32 rows: NVFP4
-// input is quantised from them directly, bf16 input is them rounded once. Logits go through the checkpoint's
-// router, with its e_score_correction_bias where the layer has one; the op of BF16 layers rounds the weights
-// to bf16. Errors as of Runtime::build; unsupported for TP of a BF16 layer and for quantised rows given to a
-// layer that takes bf16 ones.
+// Collective; all ranks pass equal inputs and get equal results. f32 rows: NVFP4 input is quantised from them
+// directly, bf16 input is them rounded once. Logits go through the checkpoint's router, with its
+// e_score_correction_bias where the layer has one; the op of BF16 layers rounds the weights to bf16. Errors,
+// the same on every rank: those of Runtime::build(); usage for inputs that do not fit; checkpoint where the
+// router's bias is missing; unsupported for TP of a BF16 layer, for quantised rows given to a layer that
+// takes bf16 ones, for a router that kerf does not compute where there are logits, and for weights other than
+// 1 where the model multiplies the experts' input by them.
 LayerResult run_layer(const checkpoint::Checkpoint& from, const LayerOptions& options,
                       const LayerInputs& inputs, const Rank& rank);
 

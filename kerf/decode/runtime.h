@@ -34,8 +34,8 @@
 #pragma GCC visibility push(default)
 namespace kerf::decode {
 
-// Called on rank 0 as work goes on: "loading" (in bytes of experts, all ranks'), "resharding", ...; how much
-// is done, and of how much.
+// Called on rank 0 as work goes on: "loading" (in bytes of experts, all ranks'; of an export in layers),
+// "resharding" (in layers), ...; how much is done, and of how much.
 using Progress = std::function<void(std::string_view stage, std::int64_t done, std::int64_t of)>;
 
 // What build() makes ready; equal on all ranks.
@@ -44,8 +44,8 @@ struct RuntimeOptions {
   bool expert_tp = false;
   BlockKind block = BlockKind::none;  // what execute_block() runs
   ProbeOptions probe;
-  std::int64_t max_tokens = 8;          // a step's most tokens
-  std::int64_t warm_tokens = 8;         // tokens of the warm-up, at most max_tokens
+  std::int64_t max_tokens = 8;          // a step's most tokens, 1 to most_tokens
+  std::int64_t warm_tokens = 8;         // tokens of the warm-up; taken into [1, max_tokens]
   int largest_tile = op::tiles.back();  // PlanOptions::largest_tile
   // For sliced experts: tactics, best first; where there are none, the list among `lists` that was measured
   // for these experts here (rank 0's counts).
@@ -71,17 +71,22 @@ struct Footprint {
   std::int64_t steps = 0;   // buffers of steps, shared by all layers
 };
 
-// One rank's experts, ready for steps.
+// One rank's experts, ready for steps. One call at a time: steps share buffers, and each ends what the one
+// before gave.
 class Runtime {
  public:
   // The checkpoint and what `rank` refers to must outlive the runtime. Before a byte of a tensor is read the
   // ranks compare what they start from (start_facts.h): where it differs, all of them throw the same error,
   // with the ranks and both values. Error{memory} with the whole sum, before anything is loaded, where all
-  // ranks' parts do not fit.
+  // ranks' parts do not fit. Other errors, the same on every rank: those of of_rank(), select_layers(),
+  // shardable(), unsupported_block(), exact_refused(), build() or load_exported(), build_blocks(), shard(),
+  // make_plan() and StepAllReduce::bind().
   static Runtime build(const checkpoint::Checkpoint& from, const RuntimeOptions& options, const Rank& rank);
 
-  // The same over layers that an engine holds (adopt.h), without a checkpoint. Of options.build, backend
-  // and fit.uneven alone say anything; Error{usage} where it chooses layers.
+  // The same over layers that an engine holds (adopt.h), without a checkpoint. Of options.build, backend and
+  // fit.uneven alone say anything. Errors, the same on every rank: those of decode::adopt(), exact_refused(),
+  // shard(), make_plan() and StepAllReduce::bind(); usage where options choose layers or a block, and for a K
+  // that is none of E experts.
   static Runtime adopt(std::span<const StockLayer> layers, const ModelSize& model,
                        const RuntimeOptions& options, const Rank& rank);
 
@@ -103,25 +108,28 @@ class Runtime {
   [[nodiscard]] const AllReduceReport& all_reduce_report() const { return all_reduce_.report(); }
 
   // Runs every layer in every mode once, with routes that leave no rank without experts to run; and the
-  // all-reduce, where it is a step of its own, whose bits are compared with its order.
+  // all-reduce, where it is a step of its own, whose bits are compared with its order: Error{probe} on every
+  // rank where they are others.
   void warm_up() const;
 
   // One layer's step (`position` counts the built layers): [T, H] bf16, equal on every rank, valid until the
   // next step. Inputs that do not fit (refused()) throw before any collective: they must be the same on every
-  // rank, so that all refuse alike. `tail`: where it is not the one that was built for; Error{usage} for an
-  // exact step where fast ones alone were.
+  // rank, so that all refuse alike. So do, with Error{usage}, a position that is none, Mode::ep on exported
+  // slices, and an exact step where fast ones alone were built for. `tail`: where it is not the one that was
+  // built for.
   std::span<const std::uint16_t> execute(std::size_t position, Mode mode, const StepInputs& inputs,
                                          TailKind tail = {}) const;
 
   // The layer's step with the block around it: x [T, D] bf16, the normed rows of the model's width, the same
   // on every rank -> [T, D] bf16, equal on every rank, valid until the next step. Routes are the router's.
   // The time that the experts took (quantisation to tail) goes to `experts`. Error{usage}, before any
-  // collective, for a runtime without blocks and for sizes that do not fit.
+  // collective, for a runtime without blocks, for sizes that do not fit and as of execute().
   std::span<const std::uint16_t> execute_block(std::size_t position, Mode mode, std::int64_t tokens,
                                                std::span<const std::uint16_t> x, TailKind tail = {},
                                                std::chrono::nanoseconds* experts = nullptr) const;
 
   // Local: the routes that execute_block() takes for these rows, weights before a BF16 layer rounds them.
+  // Errors of execute_block(), and its scratch: what that gave last is overwritten.
   struct Chosen {
     std::vector<std::int32_t> ids;  // [T, K]
     std::vector<float> weights;     // [T, K]
@@ -130,8 +138,9 @@ class Runtime {
                                        std::span<const std::uint16_t> x) const;
 
   // For steps with more tokens than execute() is prepared for: calls the public op, with stock experts, in
-  // buffers made for this one step. [T, H] bf16, equal on every rank, with the bits
-  // that a runtime prepared for as many tokens gives in EP, with the tail that this one was built for.
+  // buffers made for this one step. [T, H] bf16, equal on every rank, with the bits that a runtime prepared
+  // for as many tokens gives in EP, with the tail that this one was built for. Errors: those of execute(),
+  // usage for more than most_tokens tokens, memory.
   [[nodiscard]] std::vector<std::uint16_t> execute_unprepared(std::size_t position,
                                                               const StepInputs& inputs) const;
 

@@ -19,13 +19,15 @@
 namespace kerf::decode {
 
 // Writes the five scalar tensors of `experts` (its own experts first_expert .. first_expert + n) for rows of
-// kind `input`. `scales` holds all E experts of the layer. Error{checkpoint} where a result is zero, or not
-// finite times the largest product of codes and block scales, naming the expert and what it was made from.
+// kind `input`. `scales` holds all E experts of the layer. Error{checkpoint} where a result is not above
+// zero, or not finite times the largest product of codes and block scales, naming the expert and what it was
+// made from; Error{bug} for scales of fewer experts and for quantised rows of a weight-only layer. The
+// tensors of scalars must be in host memory.
 void write_scalars(const checkpoint::LayerScales& scales, op::Input input,
                    const layout::Nvfp4Experts& experts);
 
-// Adds a fault for each expert that write_scalars() would refuse, with the layer's number; experts whose own
-// scales cannot be used (NaN here) are left out, as they have been told of.
+// Adds a fault for each of all E experts that write_scalars() would refuse, with the layer's number; experts
+// whose own scales cannot be used (NaN here) are left out, as they have been told of.
 void check_scalars(const checkpoint::LayerScales& scales, op::Input input, std::int64_t layer,
                    checkpoint::Faults& faults);
 

@@ -10,7 +10,8 @@
 #pragma GCC visibility push(default)
 namespace kerf::decode {
 
-// A SHA-256 that is given its bytes little by little.
+// A SHA-256 (FIPS 180-4) that is given its bytes little by little. All but moving: Error{memory} where there
+// is none.
 class Sha256 {
  public:
   Sha256();

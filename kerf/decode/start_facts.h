@@ -20,8 +20,8 @@ comm::Facts facts_of(const Rank& rank, const std::string& backend);
 comm::Facts facts_of(const checkpoint::Checkpoint& from);
 // Of an engine's experts.
 comm::Facts facts_of(const ModelSize& model);
-// What changes bits, or what is exchanged: all but paths, progress, the probe's limit, and what bind() of the
-// all-reduce compares by itself. The caller's own facts among them.
+// What changes bits, or what is exchanged: all but paths, progress, the room, the probe's limit, and what
+// bind() of the all-reduce compares by itself. The caller's own facts among them.
 comm::Facts facts_of(const RuntimeOptions& options);
 
 // Collective, once the global scales of these layers have been read and before anything is converted with

@@ -13,16 +13,15 @@ namespace kerf::decode {
 
 // Seconds of one rank, and what was read in them.
 struct Startup {
-  double check = 0;  // scales of all experts, block scales or BF16 weights of this rank's: read, looked at
-  double convert =
-      0;  // the files' bytes into the converted layout, in memory that is touched for the first time
-  double read = 0;              // converted experts, from an export
-  double blocks = 0;            // what stands around the experts
-  double reshard = 0;           // whole experts to slices
-  double probe = 0;             // slices against whole experts
-  double plan = 0;              // tactics chosen, bodies prepared, buffers made
-  double tune = 0;              // tactics timed: only where that was asked for
-  double warm_up = 0;           // everything once
+  double check = 0;    // scales of all experts, block scales or BF16 weights of this rank's: read, looked at
+  double convert = 0;  // the files' bytes into the converted layout, in memory touched for the first time
+  double read = 0;     // converted experts, from an export
+  double blocks = 0;   // what stands around the experts
+  double reshard = 0;  // whole experts to slices
+  double probe = 0;    // slices against whole experts
+  double plan = 0;     // tactics chosen, bodies prepared, buffers made
+  double tune = 0;     // tactics timed: only where that was asked for
+  double warm_up = 0;  // everything once
   std::int64_t bytes = 0;       // of experts that were converted, or read as they are
   std::int64_t read_bytes = 0;  // of tensors, from files, by this rank (Checkpoint::read_bytes())
 

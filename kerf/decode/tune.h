@@ -20,7 +20,7 @@ struct TuneOptions {
   std::filesystem::path cache;  // empty: none
 };
 
-// How the choices came about.
+// How the choices came about; all 0 where neither time nor a cache was given.
 struct TuneReport {
   int cached = 0;  // buckets (of each kind of experts) whose tactic the cache had
   int timed = 0;   // those that were timed now
@@ -33,7 +33,9 @@ struct TuneReport {
 // and times are the slowest rank's; candidates are the tactics valid for the whole bucket that have a
 // prepared body on every rank, and ties (tactics::tie_tolerance) go to the first of the op's list. A cache
 // that was made elsewhere (package, device, model or workers), or a file that is no cache, is refused and
-// left as it is; a damaged cache is replaced; all of them, and a file that cannot be written, with a warning.
+// left as it is; a damaged cache is replaced once tactics are timed; all of them, and a file that cannot be
+// written, with a warning. Times are of steps on spread_inputs(). Errors: those of op::backend(), and on
+// every rank what a timed step throws.
 TuneReport tune(Plan& plan, std::span<const Layer> layers, const std::string& backend,
                 const TuneOptions& options, const Rank& rank);
 

@@ -48,8 +48,8 @@ struct KvCache {
   bool nvfp4_fa2 = false;                  // and is read by the FA2 kernels
   std::string dtype = "auto";              // auto: the model's, bf16
   std::string layout = "HND";
-  std::int64_t heads = 0;  // key and value heads on this rank
-  std::int64_t head_size = 0;
+  std::int64_t heads = 0;      // key and value heads on this rank
+  std::int64_t head_size = 0;  // values of a head
 };
 
 // One attention layer; what is not there is not asked about.
@@ -100,12 +100,14 @@ struct DeploymentConfig {
   std::optional<ModelSizes> model;
   std::optional<RunConfig> run;
 
-  // From JSON text; `name` stands for it in messages. Error{usage} with every fault there is: what is not
-  // JSON, a key that is not known (and those that are), a value of another type or out of range (key, got and
-  // wanted). Relative paths in it start at `directory`.
+  // From JSON text; `name` stands for it in messages. Error{usage} for more than 1 MB (10^6 bytes) and for
+  // what is not JSON, else with every fault there is: a key that is not known (and those that are) or is
+  // missing, a value of another type or out of range (key, got and wanted), nothing to check. Relative paths
+  // in it start at `directory`.
   static DeploymentConfig from_text(const std::string& text, const std::string& name,
                                     const std::filesystem::path& directory = {});
-  // From a file of at most 1 MB; relative paths in it start at its directory.
+  // From a file; relative paths in it start at its directory. The same errors, and Error{usage} where it
+  // cannot be read.
   static DeploymentConfig from_file(const std::filesystem::path& path);
 };
 

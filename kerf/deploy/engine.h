@@ -22,7 +22,8 @@ Reasons unsupported(const EngineConfig& engine, const Requirements& wanted);
 // and the layout of its cache are what a step reads.
 void check_attention(std::string_view layer, std::string_view backend, const Requirements& wanted);
 
-// Whether a decode's metadata has the TRT-LLM form: a block table [B, blocks] and sequence lengths [B].
+// Whether a decode's metadata has the TRT-LLM form: a block table [B, blocks] and sequence lengths [B] of the
+// same B.
 Reasons trtllm_decode(const DecodeMetadata& metadata);
 
 // Whether a rotary embedding is FlashInfer's rather than the engine's stock op.

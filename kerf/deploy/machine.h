@@ -10,7 +10,7 @@ namespace kerf::deploy {
 // What this machine has for a rank's experts.
 struct Machine {
   std::int64_t memory = 0;  // bytes that can be had: free, or free for the asking
-  std::int64_t cores = 1;
+  std::int64_t cores = 1;   // that this process may run on
 };
 
 // This one: available_memory() and available_cores().

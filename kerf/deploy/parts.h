@@ -20,8 +20,8 @@ struct Part {
 // All of them.
 std::vector<Part> optional_parts();
 
-// Nothing where the device ("cpu", "cuda") or group ("local", "mpi", "nccl") can be had; otherwise why not,
-// and what there is instead. Error{usage} kind for a name that nothing has.
+// Nothing where the device ("cpu", "cuda") or group ("local", "mpi", "nccl") can be had; otherwise the part's
+// own reason why not, and what there is instead; kind usage for a name that nothing has.
 Verdict lacking(std::string_view what, std::string_view name);
 
 }  // namespace kerf::deploy

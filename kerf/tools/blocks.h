@@ -16,8 +16,8 @@
 #pragma GCC visibility push(default)
 namespace kerf::tools {
 
-// Of blocks that are not all zeros: block scale times global scale, smallest and largest. NaN where there is
-// no such block, or no usable global scale.
+// Of blocks that are not all zeros: block scale times global scale in f32, smallest and largest. NaN where
+// there is no such block, or no usable global scale.
 struct ScaleRange {
   float least = std::numeric_limits<float>::quiet_NaN();
   float most = std::numeric_limits<float>::quiet_NaN();
@@ -48,7 +48,9 @@ struct LayerBlocks {
 };
 
 // All layers with experts, ascending. Experts whose tensors cannot be used count no blocks; nothing here is a
-// fault (verify() tells those). `progress` as in verify(). The same at any thread count.
+// fault (verify() tells those). `progress` as in verify(). The same at any thread count. Of an export, whose
+// experts are converted, no blocks are counted. Error{checkpoint} where global scales cannot be read,
+// Error{memory}.
 std::vector<LayerBlocks> look_at_blocks(
     const checkpoint::Checkpoint& checkpoint, const Workers& workers,
     const std::function<void(std::int64_t done, std::int64_t total)>& progress = {});

@@ -22,7 +22,7 @@ struct ExportOptions {
   bool expert_tp = false;            // NVFP4 experts as slices, cut over each row of ranks; else whole
   layout::Fit fit = {};              // what may be done about an intermediate width that does not fit
   decode::ProbeOptions probe;        // of slices against the whole experts that they were cut from
-  std::function<void(std::int64_t done, std::int64_t of)> progress;  // called on rank 0, may be empty
+  std::function<void(std::int64_t done, std::int64_t of)> progress;  // layers, on rank 0; may be empty
 };
 
 // What was written; equal on all ranks.
@@ -41,11 +41,12 @@ struct ExportReport {
 // The directory is made where it is not there; one that holds anything but an earlier export is refused
 // (Error{usage}), and an earlier export is replaced. Files appear when all ranks have written all of theirs,
 // and tell each other by their ids: what an interrupted run leaves does not start. Errors, the same on every
-// rank: those of decode::build() and decode::shard(), usage for a file that cannot be written.
+// rank: those of decode::build() and decode::shard(), unsupported for weight-only layers that have input
+// scales, usage for an export in the place of a checkpoint and for a file that cannot be written.
 ExportReport export_experts(const checkpoint::Checkpoint& from, const std::filesystem::path& directory,
                             const ExportOptions& options, const decode::Rank& rank);
 
-// What was written back.
+// What was written back: numbers of layers and tensors, bytes of tensors.
 struct LogicalReport {
   std::int64_t layers = 0;
   std::int64_t tensors = 0;
@@ -53,11 +54,13 @@ struct LogicalReport {
 };
 
 // Undoes an export, of whatever placement: the directory (new, empty, or an earlier call's, whose files are
-// replaced, finished or not: a hidden file marks it) gets a checkpoint with the source's
-// tensors of routed experts and of what stands beside them, byte for byte, under ModelOpt's names (fused ones
-// where the source's were), and the source's configs. Every digest is checked. One layer is in memory at a
-// time; config.json comes last, so that what a stopped run leaves is no checkpoint. Error{usage} for what is
-// no export or a directory that holds anything else, Error{checkpoint} for damaged files.
+// replaced, finished or not: a hidden file marks it) gets a checkpoint with the source's tensors of routed
+// experts and of what stands beside them, byte for byte, under ModelOpt's names (fused ones where the
+// source's were), and the source's configs. What compressed-tensors writes otherwise is as ModelOpt has it:
+// divisors as the scales that they stand for, and the config's quantization_config. Every digest is checked.
+// One layer is in memory at a time; config.json comes last, so that what a stopped run leaves is no
+// checkpoint. `progress`: layers done and in all. Error{usage} for what is no export, a directory that holds
+// anything else and a file that cannot be written, Error{checkpoint} for damaged files.
 LogicalReport export_logical(const checkpoint::Checkpoint& from, const std::filesystem::path& directory,
                              const Workers& workers,
                              const std::function<void(std::int64_t done, std::int64_t of)>& progress = {});

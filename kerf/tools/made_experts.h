@@ -21,15 +21,16 @@ namespace internal {
 struct MadeWords;
 }
 
-// Where made-up experts lie, and who writes a tensor of whole words there.
+// Where made-up experts lie, and who writes a tensor of whole 8-byte words there. All borrowed.
 struct MadeIn {
   tensor::Memory& weights;
   tensor::Memory& scalars;  // host memory
   FunctionRef<void(std::span<std::byte> tensor, const internal::MadeWords& words)> fill;
 };
 
-// `input`: what the experts will be given, which decides what their scalars mean (layout/experts.h). The
-// shape must be convertible; Error{memory}.
+// `input`: what the experts will be given, which decides what their scalars mean (layout/experts.h). `shape`:
+// of the experts that are made, the model's from `first_expert` on; it must be convertible
+// (layout/geometry.h). layout/experts.h has their tensors' dtypes and shapes. All four: Error{memory}.
 layout::Nvfp4Experts made_nvfp4(const MadeIn& in, const layout::ExpertsShape& shape,
                                 std::int64_t first_expert, op::Input input, std::uint64_t seed);
 layout::Bf16Experts made_bf16(const MadeIn& in, const layout::ExpertsShape& shape, std::int64_t first_expert,

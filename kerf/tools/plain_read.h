@@ -33,8 +33,8 @@ class PlainRead {
   std::int64_t bytes_ = 0;
 };
 
-// What a step reads of one expert, each of its weight and scale tensors a run. `local` counts the experts
-// that the view holds.
+// What a step reads of one expert, each of its weight and scale tensors a run: w13, w13_sf, w2, w2_sf, or
+// w13, w2. `local` counts the n experts that the view holds, and is in [0, n). The bytes stay the view's.
 std::vector<std::span<const std::byte>> expert_runs(const layout::Nvfp4View& experts, std::int64_t local);
 std::vector<std::span<const std::byte>> expert_runs(const layout::Bf16View& experts, std::int64_t local);
 

@@ -27,7 +27,7 @@ namespace kerf::tools {
 enum class SynthModel : std::uint8_t { muse_spark, qwen3_moe, tiny };
 
 std::vector<std::string> synth_model_names();  // "muse-spark", "qwen3-moe", "tiny"
-// One of synth_model_names().
+// One of synth_model_names(): the model's.
 std::string_view name(SynthModel model);
 // Error{usage} that lists the names for an unknown one.
 SynthModel synth_model(std::string_view name);
@@ -49,7 +49,7 @@ struct SynthOptions {
   bool f4 = false;           // codes as F4, with shapes in codes, instead of U8
   bool weight_only = false;  // W4A16: no input scales
   std::uint64_t seed = 1;
-  std::int64_t shard_bytes = std::int64_t{1} << 30;  // a shard takes tensors until it holds this many
+  std::int64_t shard_bytes = std::int64_t{1} << 30;  // of a shard at most, or one tensor
 };
 
 // A size of `model` that a laptop holds.
@@ -62,9 +62,9 @@ std::string_view dialect_name(const SynthOptions& options);
 std::int64_t model_width(const SynthOptions& options);
 
 // Nothing, or why such a checkpoint cannot be written: usage for numbers that make no sense (E < 1, K > E, a
-// layer that is not there, a model without projections whose width is not H, a dialect that the model is not
-// written in), unsupported for a shape that
-// the layout cannot hold (H % 128, I % 16).
+// size above 2^20, a layer that is not there, a model without projections whose width is not H, more than
+// 2^50 bytes), for a dialect that is none, that the model is not written in or that has no F4, unsupported
+// for a shape that the layout cannot hold (H % 128, I % 16).
 Verdict unsupported(const SynthOptions& options);
 
 // What was written.
@@ -74,12 +74,15 @@ struct SynthReport {
   std::int64_t shards = 0;
 };
 
-// Called after every few MiB with bytes done and bytes in all, on the caller's thread.
+// Called after every tensor and every few MiB of one, with bytes done and bytes in all, on the caller's
+// thread.
 using Progress = std::function<void(std::int64_t done, std::int64_t total)>;
 
 // Writes the checkpoint into `directory`, which is made if it is not there. A directory that holds files is
-// refused (Error{usage} that names one) unless synth() wrote all of them: those are replaced. The index is
-// written last, and the configs just before it: an interrupted run leaves nothing that opens as a checkpoint.
+// refused (Error{usage} that names one) unless synth() wrote all of them: those are replaced. config.json is
+// written last, and the index and hf_quant_config.json just before it: an interrupted run leaves nothing that
+// opens as a checkpoint. Error where unsupported() has a reason; Error{usage} too where a file cannot be
+// written.
 SynthReport synth(const std::filesystem::path& directory, const SynthOptions& options, const Workers& workers,
                   const Progress& progress = {});
 
