@@ -7,6 +7,7 @@
 #pragma GCC visibility push(default)
 namespace kerf {
 
+// Texts as the build gave them; they live as long as the library is loaded.
 std::string_view version();     // "0.1.0"
 std::string_view compiler();    // "GNU 12.2.0"
 std::string_view build_type();  // "Release"

@@ -28,11 +28,11 @@ inline constexpr std::array<EnvVariable, 6> env_table = {{
     {"KERF_RENDEZVOUS_FILE", "file, on a disk that all ranks share, at which they meet instead", "none"},
 }};
 
-// The variable's value, nothing where it is unset or empty. Asking for a name outside the table is a bug.
+// The variable's value, nothing where it is unset or empty. Error{bug} for a name outside the table.
 std::optional<std::string> env_value(std::string_view name);
 
-// The variable as a whole number from 1 to `most`, in decimal digits; Error{usage} that names the variable
-// for anything else.
+// The variable as a whole number from 1 to `most`, in decimal digits; nothing where it is unset or empty.
+// Error{usage} that names the variable for anything else, Error{bug} as env_value().
 std::optional<int> env_positive(std::string_view name, int most);
 
 }  // namespace kerf

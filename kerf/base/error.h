@@ -52,7 +52,8 @@ void require(const Verdict& verdict);
 
 // Runs `step` and turns what it throws into a verdict: an Error's own kind; memory for std::bad_alloc and for
 // a std::system_error that says that there is no memory or no thread; bug for anything else, std::exception
-// or not. This is how a rank keeps a failure of its own until all ranks have agreed on it.
+// or not. This is how a rank keeps a failure of its own until all ranks have agreed on it. Throws
+// std::bad_alloc alone, where the text itself finds no memory.
 Verdict attempt(const std::function<void()>& step);
 
 }  // namespace kerf

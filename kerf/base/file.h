@@ -32,9 +32,10 @@ class Descriptor {
   int fd_ = -1;
 };
 
+// A regular file that is open for reading.
 struct OpenedFile {
   Descriptor descriptor;
-  std::int64_t bytes = 0;
+  std::int64_t bytes = 0;     // its size when it was opened
   std::int64_t modified = 0;  // when it was last written to, as modified() says
 };
 
@@ -48,7 +49,7 @@ OpenedFile open_regular(const std::filesystem::path& path);
 void read_exactly(const OpenedFile& file, const std::filesystem::path& path, std::int64_t offset,
                   std::span<std::byte> to);
 
-// A whole text file of at most `limit` bytes.
+// A whole text file of at most `limit` bytes; a larger one is an error.
 std::string read_text(const std::filesystem::path& path, std::int64_t limit);
 
 // What the system says about an error number.

@@ -10,6 +10,7 @@
 
 namespace kerf {
 
+// Throws an Error, gives a Reason, of a kind and a formatted text.
 template <typename... Args>
 [[noreturn]] void fail(ErrorKind kind, fmt::format_string<Args...> text, Args&&... args) {
   throw Error(kind, fmt::format(text, std::forward<Args>(args)...));

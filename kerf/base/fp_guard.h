@@ -7,6 +7,8 @@
 
 namespace kerf {
 
+// Sets the mode of the calling thread, and puts the one before back at the end of its scope, on the same
+// thread.
 class FpGuard {
  public:
   FpGuard() noexcept;

@@ -40,12 +40,14 @@ struct Launch {
   std::vector<std::string> variables;  // NAME=VALUE of all that were looked at and are set, in table order
 };
 
-// The first launcher of the table that has set anything that says this process's rank. Error{usage} that
-// names variable and value for half a set (a rank without a number of ranks, or the other way round where one
-// launcher alone sets it), for what is no whole number, and for a rank that is not below its number.
+// The first launcher of the table that has set anything that says this process's rank; a Launch without a
+// launcher where none has. Error{usage} that names variable and value for half a set (a rank without a number
+// of ranks, or the other way round where one launcher alone sets it), for what is no whole number, and for a
+// rank that is not below its number.
 Launch find_launch(const Environment& environment);
 
-// The variables of the table that this process has.
+// The variables of the table that this process has. Reads the process's environment: at start, not while
+// another thread changes it.
 Environment launch_environment();
 
 }  // namespace kerf

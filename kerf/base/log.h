@@ -12,7 +12,7 @@ namespace kerf {
 enum class LogLevel { debug, info, warning };
 
 // A value that can be copied; an empty Log swallows everything. The sink may be called from any rank's
-// thread.
+// thread, from several at once.
 class Log {
  public:
   // Takes one line, without its end.

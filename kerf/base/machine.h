@@ -15,9 +15,9 @@ std::string machine_name();
 // memory than a few times this may have come from it.
 std::int64_t largest_cache();
 
-// Bytes that can be had, free or free for the asking: as the kernel estimates it (MemAvailable), within the
-// limit of the root cgroup that this process sees (cgroup v2; a container's own). 0 where the system does not
-// say.
+// Bytes of the host's memory that can be had, free or free for the asking: as the kernel estimates it
+// (MemAvailable), within the limit of the root cgroup that this process sees (cgroup v2; a container's own).
+// 0 where the system does not say.
 std::int64_t available_memory();
 
 }  // namespace kerf

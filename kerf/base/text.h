@@ -14,7 +14,7 @@ namespace kerf {
 std::string printable(std::string_view text);
 
 // Text of at most `most` bytes as it is; of more, the first of them (whole UTF-8 characters) and how long it
-// is.
+// is: "abc... (300 bytes)".
 std::string cut(std::string_view text, std::size_t most = 200);
 
 // A name or value from a file as a message can carry it: cut, and printable.

@@ -20,7 +20,7 @@ namespace kerf::comm {
 
 using numeric::SumOrder;
 
-// "rank-order", "chunks-of-8", "chunks-of-16" or "each-add".
+// "rank-order", "chunks-of-8", "chunks-of-16" or "each-add". numeric/rank_sum.h has the formulas.
 std::string_view name(SumOrder order);
 
 // What is summed: `values` bf16 values of each of `ranks` ranks.
@@ -35,17 +35,20 @@ class AllReduce {
   virtual ~AllReduce() = default;
   // One of all_reduce_names(), or an engine's backend.
   [[nodiscard]] virtual std::string_view name() const = 0;
-  // Nothing, or why a sum of this shape is not taken.
+  // Nothing, or why a sum of this shape is not taken: unsupported for a number of ranks, usage for less than
+  // no values.
   [[nodiscard]] virtual Verdict supports(const AllReduceShape& shape) const = 0;
   // The order of a sum of a shape that is supported; ranks that fill no more than one chunk are in rank
   // order.
   [[nodiscard]] virtual SumOrder order(const AllReduceShape& shape) const = 0;
-  // bf16 values of scratch that run() wants for sums of up to so many values.
+  // bf16 values of scratch that run() wants for sums of up to so many values, of a number of ranks that is
+  // supported.
   [[nodiscard]] virtual std::size_t scratch_values(const AllReduceShape& shape) const = 0;
 
-  // Collective: sum[i] over the ranks' mine[i] (raw bits, equally many on every rank; also none), the same
-  // bits on every rank. `sum` may be `mine`, but must not overlap it otherwise, nor the scratch.
-  // Error{usage} for sizes that differ and shapes that are not supported, before anything is sent.
+  // Collective: sum[i] over the ranks' mine[i] (bf16 as raw bits, equally many on every rank; also none), the
+  // same bits on every rank. `sum` may be `mine`, but must not overlap it otherwise, nor the scratch. Before
+  // anything is sent: supports()' reason, and Error{usage} for a `sum` that is not as long as `mine` and for
+  // too little scratch. After that the group's errors.
   virtual void run(Group& group, std::span<const std::uint16_t> mine, std::span<std::uint16_t> sum,
                    std::span<std::uint16_t> scratch, std::string_view what) const = 0;
 };
@@ -57,13 +60,15 @@ inline constexpr int most_all_reduce_ranks = 64;
 // parts are gathered. Both in rank order. The others have the bits of engines' kernels:
 //   "mnnvl-one-shot", "mnnvl-two-shot": chunks of 8 ranks, of 16 ranks; "mnnvl": the one that is taken for
 //   the size, the former up to 1 MiB of all ranks' values.
-//   "trtllm": rounded after each rank; "trtllm-fp32": rank order.
+//   "trtllm": rounded after each rank; "trtllm-fp32": rank order. 2, 4, 8 or 16 ranks.
+// MNNVL's take 2 ranks to most_all_reduce_ranks, kerf's own also 1.
 std::vector<std::string> all_reduce_names();
 // Error{usage} that lists the names for an unknown one, Error{unsupported} with the reason for one whose sum
-// cannot be met: a forced name never falls back.
+// cannot be met: a forced name never falls back. There for as long as the program runs; any thread may use
+// it.
 const AllReduce& all_reduce(std::string_view name);
 // The order in which the all-reduce of that name, ours or an engine's, sums a shape. Errors: those of
-// all_reduce(), and unsupported for a shape that it does not take.
+// all_reduce(), and supports()' reason for a shape that it does not take.
 SumOrder sum_order(std::string_view name, const AllReduceShape& shape);
 
 }  // namespace kerf::comm

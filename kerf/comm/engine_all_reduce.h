@@ -17,7 +17,8 @@ struct EngineCalls {
   int ranks = 1;        // of its communicator
   // Nothing, or why the engine does not take `values` bf16 values; empty: it takes all that its backend does.
   std::function<Verdict(std::int64_t values)> takes;
-  // Collective over its communicator: sum = the ranks' `mine`, which it may be.
+  // Collective over its communicator: sum = the sum of the ranks' `mine` (bf16, raw bits), which it may be;
+  // as many values. What it throws is passed on as it is.
   std::function<void(std::span<const std::uint16_t> mine, std::span<std::uint16_t> sum)> sum;
 };
 
@@ -29,7 +30,7 @@ class EngineAllReduce final : public AllReduce {
 
   [[nodiscard]] std::string_view name() const override { return calls_.backend; }
   // Refuses a backend without a known order (with all_reduce()'s reason), a number of ranks that is not the
-  // communicator's, and what the engine refuses.
+  // communicator's, and what the engine refuses. The other members are AllReduce's, without scratch.
   [[nodiscard]] Verdict supports(const AllReduceShape& shape) const override;
   [[nodiscard]] SumOrder order(const AllReduceShape& shape) const override;
   [[nodiscard]] std::size_t scratch_values(const AllReduceShape& /*shape*/) const override { return 0; }

@@ -14,10 +14,9 @@
 //                Otherwise, and where rank order is asked for: numeric/rank_sum.h on what all_gather and
 //                all_to_all move, the same bits as any ordered group.
 //   parts        split() asks the engine for a group of its own where it can give one. Otherwise parts use
-//   the
-//                whole group's callbacks, each rank exchanging with its part alone: then all parts take the
-//                same number of collectives, and none of the whole group comes between them on some ranks
-//                only.
+//                the whole group's callbacks, each rank exchanging with its part alone: then all parts take
+//                the same number of collectives, and none of the whole group comes between them on some
+//                ranks only.
 //   errors       What a callback throws ends the group: the rank, the callback, `what` and the text, as
 //                GroupFailed{peer}; a kerf::Error keeps its type and kind, std::bad_alloc is Error{memory}.
 //                How long a rank that is not there is waited for is the engine's to say.
@@ -40,7 +39,7 @@ namespace kerf::comm {
 // Each callback is collective over the engine's ranks and done when it returns. It is called by the thread
 // that calls the group's collective. `what`: a few words for messages.
 struct EngineGroupCalls {
-  int rank = 0;
+  int rank = 0;  // from 0 on
   int size = 1;
   std::string name = "engine";  // Group::name()
 
@@ -55,9 +54,10 @@ struct EngineGroupCalls {
                      std::string_view what)>
       all_to_all;
 
-  // Sums of bf16 values (raw bits) over ranks, in place; equally many on every rank. Optional.
+  // Sums of bf16 values (raw bits) over ranks, in place; equally many on every rank, at least one. Optional.
   std::function<void(std::span<std::uint16_t> values, std::string_view what)> all_reduce_sum;
-  // The same, of part rank() of size() equal parts only. Optional: derived from all_reduce_sum.
+  // The same, of part rank of size equal parts only: `mine` has size times as many values as `part`.
+  // Optional: derived from all_reduce_sum, without which it is not used.
   std::function<void(std::span<const std::uint16_t> mine, std::span<std::uint16_t> part,
                      std::string_view what)>
       reduce_scatter_sum;
@@ -77,10 +77,13 @@ struct EngineGroupOptions {
   bool checked = true;
   bool rank_order = false;  // sums in rank order whatever the engine has
   // Moves the bytes of all-gathers and all-to-alls to and from where they lie; sums are of the host's memory.
+  // It must outlive the group.
   const tensor::Copier* copier = &tensor::host_copier();
 };
 
-// Error{usage} for a rank that is not one of `size` and for a callback that is needed and not there.
+// Not collective: nothing is called yet. Error{usage} for a rank that is not one of `size` and for a callback
+// that is needed and not there. The group keeps the callbacks; what they refer to must outlive it and its
+// parts.
 std::unique_ptr<Group> make_engine_group(EngineGroupCalls calls, const EngineGroupOptions& options = {});
 
 // Which sums such a group forms, and whether they have rank order, in a line for a log.

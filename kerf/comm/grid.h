@@ -13,13 +13,15 @@ namespace kerf::comm {
 // The ranks of a group as rows of `tp` and columns of `ep`.
 class Grid {
  public:
-  // Collective where both are above 1. Error{usage} unless ep * tp = group.size() and both are at least 1.
-  // The group must outlive the grid.
+  // Collective where ep is above 1 (the group is split twice), with the same numbers on all ranks.
+  // Error{usage} unless ep * tp = group.size() and both are at least 1; the group's errors. The group must
+  // outlive the grid.
   Grid(Group& group, int ep, int tp);
 
-  // This rank's row: the ranks that a slice's partial sums are added over. Its rank is the slice's number.
+  // This rank's row, of tp ranks: those that a slice's partial sums are added over. Its rank is the slice's
+  // number. The group itself where there is one row only.
   [[nodiscard]] Group& row() const { return row_ ? *row_ : group_; }
-  // This rank's column, whose rank is the number of the row; null where there is one row only.
+  // This rank's column, of ep ranks, whose rank is the number of the row; null where there is one row only.
   [[nodiscard]] Group* column() const { return column_.get(); }
   [[nodiscard]] int ep() const { return ep_; }
   [[nodiscard]] int tp() const { return tp_; }

@@ -1,6 +1,12 @@
 // A group of ranks that act together. Collectives are called by every rank in the same order; each takes
-// `what`, a few words for messages. A collective that a rank does not reach in time, or whose rank has left,
-// throws GroupFailed{peer} with that rank's number and what was awaited, on every rank that waits.
+// `what`, a few words for messages, the same on all ranks. A collective that a rank does not reach in time,
+// or whose rank has left, throws GroupFailed{peer} with that rank's number and what was awaited, on every
+// rank that waits. One whose ranks call different things, or with sizes that do not fit, throws
+// GroupFailed{bug} that names them. Either is final: whatever is called afterwards throws it again.
+//
+// Spans are of the host's memory, unless the group says more (local.h, nccl.h, engine_group.h), and are the
+// collective's until it returns. What is received must not overlap what is sent, but for an all-gather's
+// `mine` that is its own place in `all`, and an all-reduce's that is `sum`.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +51,7 @@ class Group {
   // Returns when all ranks have called it.
   virtual void barrier(std::string_view what) = 0;
 
-  // Every rank's `mine` (equal sizes), ranks ascending, into `all` (size() times as many bytes).
+  // Every rank's `mine` (equal sizes, also none), ranks ascending, into `all` (size() times as many bytes).
   virtual void all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
                           std::string_view what) = 0;
 
@@ -55,8 +61,10 @@ class Group {
   virtual void all_to_all(std::span<const tensor::StridedBytes> send,
                           std::span<const std::span<std::byte>> received, std::string_view what) = 0;
 
-  // bf16 sums over ranks (raw bits) by numeric/rank_sum.h: of everything, on every rank; or of part `rank()`
-  // of equal parts only (mine.size() == size() * part.size()).
+  // Sums over ranks of bf16 values (raw bits), equally many on every rank: of everything, on every rank
+  // (sum.size() == mine.size()); or of part rank() of equal parts only (mine.size() == size() * part.size()).
+  // By rank_sum_bf16() of numeric/rank_sum.h where the group is ordered(), otherwise in an order of the
+  // group's own.
   virtual void all_reduce_sum(std::span<const std::uint16_t> mine, std::span<std::uint16_t> sum,
                               std::string_view what) = 0;
   virtual void reduce_scatter_sum(std::span<const std::uint16_t> mine, std::span<std::uint16_t> part,
@@ -66,7 +74,7 @@ class Group {
   [[nodiscard]] virtual bool shares_memory() const { return false; }
   // For groups that share memory; elsewhere Error{bug}. Once all ranks are here, each runs `work` on what all
   // of them lend (as many bytes each; addresses in it may be followed); nobody returns before all have run
-  // it. What work throws is thrown then.
+  // it. What work throws is thrown then, on its rank.
   virtual void lend(std::span<const std::byte> mine, FunctionRef<void(Lent)> work, std::string_view what);
 
   // A new group of the ranks that pass the same colour, in the order they have here. Collective; each rank
@@ -75,7 +83,8 @@ class Group {
   [[nodiscard]] virtual std::unique_ptr<Group> split(int colour, std::string_view what) = 0;
 };
 
-// all_to_all() into equal parts of one piece of memory, ranks ascending. Allocates.
+// all_to_all() into equal parts of one piece of memory, ranks ascending: received.size() is size() times what
+// each rank sends here. Allocates.
 void all_to_all(Group& group, std::span<const tensor::StridedBytes> send, std::span<std::byte> received,
                 std::string_view what);
 

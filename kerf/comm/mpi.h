@@ -19,18 +19,20 @@ inline constexpr int most_mpi_ranks = 512;
 
 // How MPI's ranks wait.
 struct MpiOptions {
-  std::chrono::milliseconds timeout{60'000};  // how long a collective waits for a rank
+  std::chrono::milliseconds timeout{60'000};  // how long a collective waits for a rank, at least 1
 };
 
 // What an MPI program's process is told about its host, and what it is part of.
 using MpiHost = ProgramHost;
 using MpiProgram = Program;
 
-// Starts MPI, at most once in a process. Errors: unsupported (not built, too many ranks, no thread support),
-// peer (not all processes came).
+// Starts MPI, at most once in a process. Collective over all processes of the MPI program; their group is
+// "mpi", ordered, of the host's memory. Errors: unsupported (not built, more than most_mpi_ranks, no thread
+// support), usage (MPI was started before, a timeout below 1 ms), peer (not all processes came, as
+// GroupFailed), bug (a call into MPI failed, in MPI's words).
 std::unique_ptr<MpiProgram> start_mpi(const MpiOptions& options);
 
-// Nothing where this build has MPI; otherwise why not.
+// Nothing where this build has MPI; otherwise why not, unsupported.
 Verdict mpi_absent();
 
 // The library's name and version, in a line; empty where there is none.

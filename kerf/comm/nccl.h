@@ -29,13 +29,14 @@ namespace kerf::comm {
 struct NcclOptions {
   // The library's file; empty: libnccl.so.2, where the loader finds it.
   std::string library;
-  std::chrono::milliseconds timeout{60'000};
+  std::chrono::milliseconds timeout{60'000};  // how long a collective waits for a rank, at least 1
   // Most bytes of the staging areas on the device, one for what is sent and one for what is received. The
   // same on all ranks.
   std::size_t staging = std::size_t{64} << 20;
 };
 
-// Nothing where the group can be had here; otherwise why not: not built, no device, no library, too old.
+// Nothing where the group can be had here; otherwise why not: not built, no library or one too old
+// (unsupported), no device (device). `library`: as in NcclOptions. Loads it.
 Verdict nccl_absent(const std::string& library);
 // Its name, version and file, in a line; empty where it cannot be had.
 std::string nccl_library(const std::string& library);
@@ -43,7 +44,8 @@ std::string nccl_library(const std::string& library);
 // Collective over `host`, which must outlive the group; what else is done with it comes in one order on all
 // ranks. The ranks are those of `host`; each one's device is the current one of the thread that calls this,
 // and only that thread uses the group. Errors, the same on all ranks: nccl_absent()'s, two ranks on one
-// device (unsupported), libraries of several versions, NCCL's own words (device).
+// device and libraries of several versions (unsupported), a timeout below 1 ms (usage), NCCL's own words
+// (device), and what `host` throws.
 std::unique_ptr<Group> make_nccl_group(Group& host, const NcclOptions& options);
 
 }  // namespace kerf::comm

@@ -25,15 +25,16 @@ class Program {
   Program(Program&&) = delete;
   Program& operator=(Program&&) = delete;
 
-  // All processes, for data in the host's memory.
+  // All processes, for data in the host's memory. As long as the program; used by the thread that started it.
   [[nodiscard]] virtual Group& group() = 0;
-  // Collective over the group, once.
+  // Collective over the group, once; throws what the group does.
   [[nodiscard]] virtual ProgramHost host() = 0;
 
   // Tells all others how this rank's work ended (`group_failed`: because of another rank) and hears the same
-  // from them; afterwards the group is of no use. The cause to report, as run_local() finds it: the lowest
-  // rank's error that is not itself about another rank, led by "rank R: " where it is another's alone. Waits
-  // for the others as long as a collective does, or only for some seconds where this rank failed.
+  // from them; afterwards the group is of no use. Nothing where all ranks ended well; otherwise the cause to
+  // report, as run_local() finds it: the lowest rank's error that is not itself about another rank, led by
+  // "rank R: " where it is another's alone. Waits for the others as long as a collective does, or only for
+  // some seconds where this rank failed.
   [[nodiscard]] virtual Verdict settle(const Verdict& mine, bool group_failed) noexcept = 0;
 
   // Ends this process's part in the program, the last thing that it does: all that is to be told has been

@@ -14,12 +14,13 @@
 #pragma GCC visibility push(default)
 namespace kerf::comm {
 
+// The most ranks of a group over TCP.
 inline constexpr int most_tcp_ranks = 512;
 
 // Who this rank is, and where the ranks meet.
 struct TcpOptions {
-  int rank = 0;
-  int size = 1;
+  int rank = 0;  // from 0 on
+  int size = 1;  // at most most_tcp_ranks
   // Where rank 0 is: its host and a port that it may listen on;
   std::string host;
   int port = 0;
@@ -27,14 +28,15 @@ struct TcpOptions {
   // all are here. What an earlier run left there is replaced; whoever reads it before finds nobody, and reads
   // again.
   std::string file;
-  std::chrono::milliseconds timeout{60'000};  // how long ranks wait for each other: to meet, in a collective
+  // How long ranks wait for each other, to meet and in a collective; at least 1.
+  std::chrono::milliseconds timeout{60'000};
 };
 
 // Collective. The group is "tcp": ordered, of the host's memory, for small things: a message goes straight
-// from rank to rank, but is packed and not large. Errors: usage (numbers that make no sense, a port that is
-// taken, two processes of one number or of programs of another size: on all ranks that have come), peer (who
-// did not come, by number; that rank 0 was not found, and why). What is no kerf's on a port is closed and
-// told of.
+// from rank to rank, but is packed and not large. Only the thread that starts it uses it. Errors: usage
+// (numbers that make no sense, a port that is taken, a file that cannot be written, two processes of one
+// number or of programs of another size: on all ranks that have come), peer (who did not come, by number;
+// that rank 0 was not found, and why). What is no kerf's on a port is closed and told of.
 std::unique_ptr<Program> start_tcp(const TcpOptions& options);
 
 }  // namespace kerf::comm

@@ -14,7 +14,7 @@ namespace kerf::cuda {
 void check(cudaError_t result, std::string_view what,
            std::source_location where = std::source_location::current());
 
-// After a kernel launch.
+// After a kernel launch: the same, with the kernel's name in words.
 inline void check_launch(std::string_view kernel,
                          std::source_location where = std::source_location::current()) {
   check(cudaGetLastError(), kernel, where);

@@ -6,7 +6,8 @@
 #pragma GCC visibility push(default)
 namespace kerf::cuda {
 
-// Error{device} in a build without the CUDA part as soon as it is used.
+// Between any two memories of the host and the devices; a copy waits for itself alone, and any thread may
+// call it. Error{device} where a device fails, and in a build without the CUDA part as soon as it is used.
 const tensor::Copier& copier();
 
 }  // namespace kerf::cuda

@@ -10,7 +10,8 @@ namespace kerf::cuda {
 // Whether this build has the CUDA part. Looks at nothing.
 bool built();
 
-// Nothing where devices can be used; otherwise an ErrorKind::device reason that says what to do about it.
+// Nothing where devices can be used (built, a driver, a device 0 of compute capability 9.x); otherwise an
+// ErrorKind::device reason that says what to do about it. Looks anew at every call.
 Verdict library();
 
 }  // namespace kerf::cuda

@@ -1,6 +1,7 @@
-// Which shapes the converted layout can hold, and which cuts of it move bytes only. The intermediate width is
-// counted in tiles of 64, which no cut divides. A width that does not fit as it is may be made to (Fit), if
-// that is asked for.
+// Which shapes the converted layout can hold, and which cuts of it move bytes only. Sizes are counted in
+// elements; H and I are the experts' `hidden` and `intermediate` width, of 2^30 at most. The intermediate
+// width is counted in tiles of 64, which no cut divides. A width that does not fit as it is may be made to
+// (Fit), if that is asked for.
 #pragma once
 
 #include <cstdint>
@@ -30,17 +31,17 @@ struct Slice {
 };
 // Slice `part` of `tp`: the tiles of a converted width shared out as evenly as they go, the first slices one
 // tile wider where tp does not divide them. Slice 0 is the widest. The width is a multiple of 64, 0 <= part <
-// tp <= width / 64.
+// tp <= width / 64: unchecked, cuttable() says so.
 Slice slice_of(std::int64_t width, std::int64_t tp, std::int64_t part);
 
-// Nothing where NVFP4 experts of H x I can be converted: H % 128 == 0 and I % 64 == 0. The reason names H or
-// I.
+// Nothing where NVFP4 experts of H x I can be converted: H % 128 == 0 and I % 64 == 0, both positive. The
+// reason (unsupported, as below) names H, I or both.
 Verdict convertible(std::int64_t hidden, std::int64_t intermediate);
 
 // The same for BF16 experts: H % 64 == 0 and I % 64 == 0.
 Verdict convertible_bf16(std::int64_t hidden, std::int64_t intermediate);
 
-// Every tp >= 1 for which I / tp is a whole multiple of 64, ascending. Empty where I itself is not.
+// Every tp >= 1 for which I / tp is a whole multiple of 64, ascending. Empty where I itself is none.
 std::vector<std::int64_t> legal_tp(std::int64_t intermediate);
 
 // Every ep >= 1 that E experts can be placed over whole, ascending: the divisors of E. Empty for E < 1.
@@ -56,8 +57,8 @@ Verdict cuttable(std::int64_t hidden, std::int64_t intermediate, std::int64_t tp
 // (NVFP4; BF16 experts have none).
 Verdict paddable(std::int64_t intermediate);
 
-// Nothing where E experts can be placed whole over ep ranks (E % ep == 0); ep < 1 is a usage error. The
-// reason lists the legal ep.
+// Nothing where E experts can be placed whole over ep ranks (E % ep == 0); ep < 1, and an E that is not 1 to
+// 2^30, is a usage error. The reason lists the legal ep.
 Verdict placeable(std::int64_t experts, std::int64_t ep);
 
 }  // namespace kerf::layout

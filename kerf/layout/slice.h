@@ -19,8 +19,9 @@ inline constexpr std::array<const char*, 4> nvfp4_kind_names = {"w13", "w13_sf",
 
 // Views of slice `part` of `tp` of every expert held, one a tensor kind (indexed by Nvfp4Kind), no copy.
 // Packed, each is the final tensor of the slice: [n, 2I', H/2], [n, 2I', H/16], [n, H, I'/2], [n, H, I'/16].
-// `view` must not be malformed and (H, I, tp) must be cuttable, with slices that differ where `uneven` allows
-// it: otherwise Error.
+// `view` must not be malformed() and (H, I, tp) must be cuttable(), with slices that differ where `uneven`
+// allows it: otherwise their reason is thrown. Error{usage} for a part that is not in [0, tp). They point
+// into the view's tensors.
 std::array<tensor::StridedBytes, 4> slice_views(const Nvfp4View& view, std::int64_t tp, std::int64_t part,
                                                 bool uneven = false);
 

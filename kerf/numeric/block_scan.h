@@ -7,6 +7,7 @@
 
 namespace kerf::numeric {
 
+// What is found.
 struct BlockScan {
   std::int64_t blocks = 0;
   // Blocks whose 16 values are all zero: their codes are 0 or -0, or their scale is. (Quantisers give blocks

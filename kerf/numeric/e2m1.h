@@ -1,4 +1,5 @@
-// e2m1, the 4-bit float of NVFP4: bit 3 is the sign, codes 0..7 stand for 0, 0.5, 1, 1.5, 2, 3, 4, 6.
+// e2m1, the 4-bit float of NVFP4 (FP4 E2M1 of the OCP Microscaling Formats specification): bit 3 is the sign,
+// codes 0..7 stand for 0, 0.5, 1, 1.5, 2, 3, 4, 6.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// e4m3 (fn): the 8-bit float of NVFP4 block scales. No infinities; 0x7F and 0xFF are NaN; the largest value
-// is 448.
+// e4m3 (fn): the 8-bit float of NVFP4 block scales (E4M3 of the OCP 8-bit Floating Point specification). 1
+// sign, 4 exponent (bias 7), 3 mantissa bits. No infinities; 0x7F and 0xFF are NaN; the largest value is 448.
 #pragma once
 
 #include <bit>

@@ -55,7 +55,7 @@ constexpr float exp_f32(float x) {
   return (p * power(half)) * power(i - half);
 }
 
-// 1 / (1 + E(-x)).
+// 1 / (1 + E(-x)), each step rounded.
 constexpr float sigmoid_f32(float x) { return 1.0F / (1.0F + exp_f32(-x)); }
 
 }  // namespace kerf::numeric

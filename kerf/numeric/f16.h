@@ -1,4 +1,4 @@
-// IEEE half precision, as input of the quantiser. Stored as raw std::uint16_t.
+// IEEE 754 half precision (binary16), as input of the quantiser. Stored as raw std::uint16_t.
 #pragma once
 
 #include <bit>

@@ -1,7 +1,7 @@
-// NVFP4: along K, each 16 values share one e4m3 scale; codes are e2m1, two to a byte, the low nibble
-// first; an f32 global scale goes with the whole tensor. value = e2m1 * e4m3 * scale. Files
-// store the scale itself (weight_scale_2, input_scale); the quantisers below take its reciprocal gs, so that
-// value = e2m1 * e4m3 / gs.
+// NVFP4, NVIDIA's format: along K, each 16 values share one e4m3 scale; codes are e2m1, two to a byte, the
+// low nibble first; an f32 global scale goes with the whole tensor. value = e2m1 * e4m3 * scale. Files store
+// the scale itself (weight_scale_2, input_scale); the quantisers below take its reciprocal gs, so that value
+// = e2m1 * e4m3 / gs.
 #pragma once
 
 #include <algorithm>
@@ -79,10 +79,11 @@ constexpr float vllm_factor(std::uint8_t scale, float gs) {
 
 }  // namespace detail
 
-// Quantises 16 values with the global scale gs (= 1 / input_scale). NaN in the block gives scale 0x7F and
-// code 7. The reciprocals are IEEE divisions; the recipes' own instruction (an approximate reciprocal) agrees
-// wherever gs is a power of two, and elsewhere differs only for values within about 2^-22 of a rounding
-// boundary.
+// Quantises 16 values with the global scale gs (= 1 / input_scale; finite, above 0). By the vllm recipe:
+// scale = e4m3(gs * (max |x| * 1/6)), codes = e2m1(x * t) with t = 1 / (scale * (1 / gs)), 0 where the scale
+// is 0; each operation in f32, rounded once. NaN in the block gives scale 0x7F and codes of 7. The
+// reciprocals are IEEE divisions; the recipes' own instruction (an approximate reciprocal) agrees wherever gs
+// is a power of two, and elsewhere differs only for values within about 2^-22 of a rounding boundary.
 constexpr Nvfp4Block quantise_block(std::span<const float, nvfp4_block> x, float gs,
                                     Quantiser recipe = Quantiser::vllm) {
   constexpr float sixth = 1.0F / 6.0F;
@@ -118,28 +119,32 @@ constexpr Nvfp4Block quantise_block(std::span<const float, nvfp4_block> x, float
   return detail::encode(x, s, detail::vllm_factor(s, gs), false);
 }
 
-// Quantises the intermediate between the two GEMMs: its global scale is already inside the values.
+// Quantises the intermediate between the two GEMMs: its global scale is already inside the values. scale =
+// e4m3(max |h| * 1/6), codes = e2m1(h * t) with t = 1 / scale, 0 where the scale is 0.
 constexpr Nvfp4Block requantise_block(std::span<const float, nvfp4_block> h) {
   const std::uint8_t s = f32_to_e4m3(detail::largest_magnitude(h) * (1.0F / 6.0F));
   const float scale = e4m3_to_f32(s);
   return detail::encode(h, s, scale != 0.0F ? 1.0F / scale : 0.0F, false);
 }
 
-// Value of element i of a block, without the global scale. Exact.
+// Value of element i (0 to 15) of a block, without the global scale. Exact; NaN where the scale is.
 constexpr float dequantise(const Nvfp4Block& block, int i) {
   const unsigned byte = block.codes[i / 2];
   return e2m1_to_f32(static_cast<std::uint8_t>((byte >> (4 * (i % 2))) & 15U)) * e4m3_to_f32(block.scale);
 }
 
-// Rows of bf16 (raw bits) or f32 -> codes [rows, K/2] and linear scales [rows, K/16]. K a multiple of 16.
+// Rows [rows, K] of bf16 (raw bits) or f32 -> codes [rows, K/2] (two e2m1 codes a byte, the low nibble first)
+// and linear scales [rows, K/16] (e4m3), each block as by quantise_block(). Here and below:
+// Error{unsupported} unless K is a positive multiple of 16, Error{usage} where the spans do not hold as many
+// rows.
 void quantise_rows(std::span<const std::uint16_t> x_bf16, std::int64_t k, float gs,
                    std::span<std::uint8_t> codes, std::span<std::uint8_t> scales,
                    Quantiser recipe = Quantiser::vllm);
 void quantise_rows(std::span<const float> x, std::int64_t k, float gs, std::span<std::uint8_t> codes,
                    std::span<std::uint8_t> scales, Quantiser recipe = Quantiser::vllm);
 
-// Codes and linear scales -> f32 values times `factor` (the tensor's global scale, weight_scale_2 or
-// input_scale).
+// Codes [rows, K/2] and linear scales [rows, K/16] -> out [rows, K], f32: e2m1 * e4m3 * `factor` (the
+// tensor's global scale, weight_scale_2 or input_scale), rounded once.
 void dequantise_rows(std::span<const std::uint8_t> codes, std::span<const std::uint8_t> scales,
                      std::int64_t k, float factor, std::span<float> out);
 

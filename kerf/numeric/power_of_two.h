@@ -6,7 +6,7 @@
 
 namespace kerf::numeric {
 
-// 2^exponent, for -126 to 127: the normal ones.
+// 2^exponent, for -126 to 127 (unchecked): the normal ones.
 constexpr float power_of_two(int exponent) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23);
 }

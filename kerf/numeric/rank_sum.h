@@ -14,7 +14,8 @@
 #pragma GCC visibility push(default)
 namespace kerf::numeric {
 
-// terms(r) is rank r's bf16 value (raw bits), here and below.
+// The sum of ranks 0 to ranks - 1, as raw bf16 bits. terms(r) is rank r's bf16 value (raw bits), here and
+// below.
 template <typename Terms>
 constexpr std::uint16_t rank_sum_bf16(int ranks, Terms terms) {
   float sum = 0.0F;
@@ -22,8 +23,8 @@ constexpr std::uint16_t rank_sum_bf16(int ranks, Terms terms) {
   return f32_to_bf16(sum);
 }
 
-// Chunks of `chunk` ranks are summed from +0 each, ranks ascending; then their sums are, chunks ascending;
-// one rounding. The same as rank_sum_bf16() for up to `chunk` ranks.
+// Chunks of `chunk` >= 1 ranks are summed from +0 each, ranks ascending; then their sums are, chunks
+// ascending; one rounding. The same as rank_sum_bf16() for up to `chunk` ranks.
 template <typename Terms>
 constexpr std::uint16_t chunked_sum_bf16(int ranks, int chunk, Terms terms) {
   float sum = 0.0F;

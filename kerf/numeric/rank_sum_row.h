@@ -7,8 +7,8 @@
 
 namespace kerf::numeric {
 
-// sum[i] = rank_sum_bf16 of terms[r][first + i], r ascending; any number of terms. sum must not overlap any
-// of them. The same bits on every instruction set.
+// sum[i] = rank_sum_bf16 of terms[r][first + i] (raw bf16 bits), r ascending; any number of terms, each of at
+// least first + sum.size() values. sum must not overlap any of them. The same bits on every instruction set.
 void rank_sum_row(std::span<const std::uint16_t* const> terms, std::size_t first,
                   std::span<std::uint16_t> sum);
 

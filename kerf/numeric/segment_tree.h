@@ -14,10 +14,12 @@
 
 namespace kerf::numeric {
 
+// Of a segment: chains, blocks, values of K.
 inline constexpr int chains = 8;
 inline constexpr int blocks_per_segment = 32;
 inline constexpr int values_per_segment = 512;
 
+// The sum of a segment's chains.
 constexpr float segment_sum(const std::array<float, chains>& c) {
   return ((c[0] + c[1]) + (c[2] + c[3])) + ((c[4] + c[5]) + (c[6] + c[7]));
 }
@@ -49,6 +51,7 @@ constexpr bool slices_are_nodes(std::int64_t values, std::int64_t slices) {
 // exactly as the bits of a binary counter.
 class BalancedSum {
  public:
+  // The next term; any number of them.
   constexpr void add(float term) {
     for (std::uint64_t bits = count_++; (bits & 1U) != 0; bits >>= 1) term = stack_[--depth_] + term;
     stack_[depth_++] = term;

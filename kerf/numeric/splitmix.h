@@ -1,5 +1,6 @@
-// splitmix64 by counter, and a bell-shaped integer from one of its words. Integer arithmetic alone: what is
-// made from it has the same bits on every machine.
+// splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014, with the constants of
+// Vigna's splitmix64.c) by counter, and a bell-shaped integer from one of its words. Integer arithmetic
+// alone: what is made from it has the same bits on every machine.
 #pragma once
 
 #include <cstdint>

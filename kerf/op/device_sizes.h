@@ -8,8 +8,8 @@
 
 namespace kerf::op {
 
-// Of a run on such experts, at any tactic with the step's tile: bytes of scratch, 32-bit counters, and
-// bytes that runs keep for one another.
+// Of a run on such experts, at any tactic with the step's tile: bytes of scratch, 32-bit counters, and bytes
+// that runs keep for one another. Shapes are taken to make sense.
 std::int64_t device_scratch_bytes(Arithmetic arithmetic, const layout::ExpertsShape& shape,
                                   const routing::MetadataShape& step);
 std::int64_t device_counter_words(Arithmetic arithmetic, const routing::MetadataShape& step);
@@ -17,7 +17,7 @@ std::int64_t device_kept_bytes(Arithmetic arithmetic, const layout::ExpertsShape
                                const routing::MetadataShape& step);
 
 // Device memory that the host's way into the op (RoutedExperts::body) takes for one run, and gives back: rows
-// in, metadata, scratch, rows out. sums: f32 rows.
+// in, metadata, scratch, rows out; in bytes. sums: f32 rows. metadata_words()'s errors.
 std::int64_t device_body_bytes(Arithmetic arithmetic, const layout::ExpertsShape& shape,
                                const routing::MetadataShape& step, bool sums);
 

@@ -92,6 +92,7 @@ struct Formulas {
   }
 };
 
+// Those of a router; traits: of its method.
 constexpr Formulas formulas_of(const Router& router, const Traits& traits) {
   return {.score = traits.score,
           .weight = traits.weight,

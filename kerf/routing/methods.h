@@ -55,7 +55,7 @@ inline constexpr std::array<Traits, 10> table = {{
     {Method::top_k_sigmoid, "top_k_sigmoid", "TopKSigmoid", Score::logit, Weight::sigmoid, takes_raw},
 }};
 
-// Nothing for a number that is no method.
+// Null for a number that is no method.
 inline const Traits* traits_of(Method method) {
   const auto* const found = std::ranges::find(table, method, &Traits::method);
   return found == table.end() ? nullptr : found;

@@ -25,7 +25,7 @@ struct CacheSetting {
   friend bool operator==(const CacheSetting&, const CacheSetting&) = default;
 };
 
-// That of a backend on this machine.
+// That of a backend on this machine. Error{device} where its device does not answer.
 CacheSetting cache_setting(const op::Backend& backend, std::int64_t num_experts, std::int64_t top_k,
                            std::int64_t workers);
 
@@ -37,7 +37,7 @@ Verdict foreign(const CacheSetting& made, const CacheSetting& wanted);
 struct CacheEntry {
   op::Arithmetic arithmetic = op::Arithmetic::w4a4;
   layout::ExpertsShape shape;  // of one rank's experts
-  std::int64_t tokens = 0;     // the bucket's largest count
+  std::int64_t tokens = 0;     // the bucket's largest count, at least 1
   op::Tactic tactic;
 
   friend bool operator==(const CacheEntry&, const CacheEntry&) = default;
@@ -57,10 +57,12 @@ struct CacheRead {
 // further on. Otherwise why not, led by the path; Error kind: usage. Never throws for what is in the file.
 Verdict not_a_cache(const std::filesystem::path& path);
 
-// No file: no entries and no reason. Never throws for what is in the file.
+// What a file holds for this setting. No file: no entries and no reason. Never throws for what is in the
+// file.
 CacheRead read_cache(const std::filesystem::path& path, const CacheSetting& setting);
 
-// Whole or not at all. Error{usage}, also where not_a_cache() has a reason.
+// Writes a cache, whole or not at all. Error{usage} for a place that cannot be written; not_a_cache()'s
+// reason.
 void write_cache(const std::filesystem::path& path, const CacheSetting& setting,
                  const std::vector<CacheEntry>& entries);
 

@@ -30,10 +30,10 @@ struct PreferredList {
   friend bool operator==(const PreferredList&, const PreferredList&) = default;
 };
 
-// The lists that this library carries.
+// The lists that this library carries. They live as long as the program.
 const std::vector<PreferredList>& measured_lists();
 
-// Error{usage}, led by the path, for a file that is not there or not of lists.
+// Those of a file. Error{usage}, led by the path, for one that is not there, not of lists or above 16 MiB.
 std::vector<PreferredList> read_lists(const std::filesystem::path& path);
 
 // Writes lists, whole or not at all. Those of the file that is replaced stay, as long as none of the new ones
@@ -44,8 +44,8 @@ void write_lists(const std::filesystem::path& path, std::vector<PreferredList> l
 // Error{usage} where write_lists() could not write there now. Leaves everything as it is.
 void check_lists_writable(const std::filesystem::path& path);
 
-// The list for a setting and arithmetic. Nothing found: null, and `why` names the first part that no list
-// shares ("for kernel package 'x'", "on device 'y'", "for" the sizes).
+// The list for a setting and arithmetic, one of `lists`. Nothing found: null, and `why` names the first part
+// that no list shares ("for kernel package 'x'", "on device 'y'", "for" the sizes).
 const PreferredList* find_list(std::span<const PreferredList> lists, const Setting& wanted,
                                op::Arithmetic arithmetic, std::string* why = nullptr);
 

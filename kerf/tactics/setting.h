@@ -25,7 +25,7 @@ struct Setting {
   friend bool operator==(const Setting&, const Setting&) = default;
 };
 
-// That of experts of a shape on a backend.
+// That of experts of a shape on a backend. Error{device} where its device does not answer.
 Setting setting_of(const op::Backend& backend, const layout::ExpertsShape& shape, std::int64_t num_experts,
                    std::int64_t top_k);
 

@@ -14,6 +14,7 @@
 
 namespace kerf::tail {
 
+// What the kernels take.
 inline constexpr int most_device_ranks = 16;
 inline constexpr std::int64_t most_device_top_k = 32;
 inline constexpr std::int64_t most_device_hidden = 16384;
@@ -65,7 +66,8 @@ struct DeviceTail {
   std::array<std::uint16_t*, most_device_ranks> out{};
 };
 
-// Enqueues: out[t] for the tokens, the bits of the host's tails (tail.h). One launch.
+// Enqueues: out[t] for the tokens, the bits of the host's tails (tail.h). One launch. Error{device} where it
+// cannot be made.
 void device_tail(const DeviceTail& tail, cuda::StreamHandle stream);
 
 // Sum over ranks of bf16 [values], in `order`: parts[r] are the ranks' values; values [first, first + count)

@@ -22,12 +22,15 @@
 
 namespace kerf::tail {
 
+// Blocks of threads that a meeting has flags for.
 inline constexpr int most_meeting_blocks = 64;
 
 // Where a rank's kernels note the peer that they missed.
 class PeerReport {
  public:
+  // One word of `memory`, which must outlive it. Error{memory}.
   explicit PeerReport(cuda::PinnedMemory& memory);
+  // The word: 0, or whom this rank missed.
   [[nodiscard]] std::uint32_t* word() const { return word_.as<std::uint32_t>().data(); }
   // Error{peer}: "rank a waited for rank b". After a synchronisation.
   void check() const;
@@ -42,7 +45,7 @@ struct Peers {
   std::array<std::byte*, most_device_ranks> area{};  // area[r]: rank r's, at multiples of 256 bytes
   std::int64_t half_bytes = 0;                       // of each of the two buffers
   std::uint32_t* missed = nullptr;                   // PeerReport::word()
-  std::int64_t limit_us = 10'000'000;                // that a rank waits
+  std::int64_t limit_us = 10'000'000;                // microseconds that a rank waits
 };
 
 // Bytes of an area with two buffers of half_bytes (a multiple of 256).
@@ -54,7 +57,8 @@ std::int64_t area_bytes(std::int64_t half_bytes);
 void clear_area(std::byte* area, cuda::StreamHandle stream);
 
 // Enqueues a meeting: what is enqueued behind it on this rank begins after all ranks' work in front of theirs
-// is done, and sees what that work wrote.
+// is done, and sees what that work wrote. Here and below: Error{bug} for areas that are not at multiples of
+// 256 bytes and numbers that make no sense, Error{device} where it cannot be launched.
 void wait_for_peers(const Peers& peers, cuda::StreamHandle stream);
 // The same for ranks that share a GPU: in one cooperative launch, since one of two launches might wait for
 // the other without letting it begin.

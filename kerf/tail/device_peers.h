@@ -13,11 +13,14 @@
 
 namespace kerf::tail {
 
+// The areas of all ranks, as one rank sees them.
 class PeerAreas {
  public:
-  // Collective over `group`, of the host's memory; this rank's is the current device. Areas are cleared and
-  // kernels loaded (clear_area()) on all ranks when it returns. Error: unsupported (a rank on another host,
-  // too many ranks), device (devices that do not reach each other), memory; the same on all ranks.
+  // Collective over `group`, of the host's memory; this rank's is the current device. half_bytes: of each of
+  // an area's two buffers, a multiple of 256, the same on all ranks; limit_us: microseconds that a rank
+  // waits. Areas are cleared and kernels loaded (clear_area()) on all ranks when it returns. Error:
+  // unsupported (a rank on another host, too many ranks), device (devices that do not reach each other),
+  // memory, bug (half_bytes that differ); the same on all ranks. The memories must outlive it.
   PeerAreas(comm::Group& group, std::int64_t half_bytes, std::int64_t limit_us, cuda::DeviceMemory& memory,
             cuda::PinnedMemory& pinned);
   PeerAreas(const PeerAreas&) = delete;

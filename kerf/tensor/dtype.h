@@ -34,7 +34,7 @@ enum class Dtype : std::uint8_t {
   c64
 };
 
-// "U8", "F8_E4M3", "BF16", ...
+// "U8", "F8_E4M3", "BF16", ...; and back: the names of safetensors alone, nothing for others.
 std::string_view name(Dtype dtype);
 std::optional<Dtype> dtype_named(std::string_view name);
 

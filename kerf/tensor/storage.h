@@ -13,19 +13,19 @@
 #pragma GCC visibility push(default)
 namespace kerf::tensor {
 
-// Hands out blocks and counts them. One per rank; passed in, so that a test can hand in one that fails or
-// counts.
+// Hands out blocks, and mostly counts them. One per rank; passed in, so that a test can hand in one that
+// fails or counts.
 class Memory {
  public:
   virtual ~Memory() = default;
-  // `bytes` bytes, aligned to 64 at least, contents undefined. Error{memory} that says how much was asked and
-  // how much is in use.
+  // `bytes` bytes, aligned to 64 at least, contents undefined; null for none. Error{memory} that says how
+  // much was asked and, where it is counted, how much is in use.
   virtual std::byte* allocate(std::size_t bytes) = 0;
-  // Takes back what allocate() gave for as many bytes.
+  // Takes back what allocate() gave for as many bytes; null is nothing.
   virtual void release(std::byte* block, std::size_t bytes) noexcept = 0;
 };
 
-// Bytes in use, and the most that ever were. Any thread may call it.
+// Bytes in use, and the most that were since the last reset. Any thread may call it.
 class Usage {
  public:
   // Counts bytes that were taken.
@@ -46,7 +46,8 @@ class Usage {
   std::atomic<std::int64_t> peak_{0};
 };
 
-// Host memory: pages from the system for large blocks (huge pages where the kernel gives them), counted.
+// Host memory: pages from the system for large blocks (huge pages where the kernel gives them), counted. Any
+// thread may call it.
 class HostMemory : public Memory {
  public:
   std::byte* allocate(std::size_t bytes) override;
@@ -65,7 +66,8 @@ class HostMemory : public Memory {
 class Tensor {
  public:
   Tensor() = default;
-  // Contents undefined. Error{memory}; Error{unsupported} for a shape whose bytes cannot be counted.
+  // bytes_of(dtype, shape) bytes of `memory`, contents undefined. Its errors, Error{memory} first of all;
+  // Error{unsupported} for a shape whose bytes cannot be counted.
   Tensor(Memory& memory, Dtype dtype, const Shape& shape);
   ~Tensor() { reset(); }
   // Takes the bytes over.
@@ -74,7 +76,7 @@ class Tensor {
   Tensor(const Tensor&) = delete;
   Tensor& operator=(const Tensor&) = delete;
 
-  // The tensor, its bytes, its shape; they stay this tensor's.
+  // The tensor, its bytes, its shape; they stay this tensor's, whose moving does not move the bytes.
   [[nodiscard]] TensorView view() const { return {dtype_, shape_, {data_, size_}}; }
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data_, size_}; }
   [[nodiscard]] const Shape& shape() const noexcept { return shape_; }

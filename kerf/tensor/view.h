@@ -31,7 +31,7 @@ class Shape {
   [[nodiscard]] std::span<const std::int64_t> dims() const noexcept {
     return {dims_.data(), static_cast<std::size_t>(rank_)};
   }
-  // Product of the dimensions; Error{unsupported} where it does not fit 62 bits or a dimension is negative.
+  // Product of the dimensions; Error{unsupported} where it is above 2^62 or a dimension is negative.
   [[nodiscard]] std::int64_t elements() const;
   [[nodiscard]] std::string text() const;  // "[4, 256, 128]"
 
@@ -42,7 +42,8 @@ class Shape {
   int rank_ = 0;
 };
 
-// Bytes that `shape` elements of `dtype` take, rounded up to a whole byte.
+// Bytes that `shape` elements of `dtype` take, rounded up to a whole byte. Error{unsupported} where
+// elements() has one or the bits are above 2^62.
 std::int64_t bytes_of(Dtype dtype, const Shape& shape);
 
 // A tensor whose bytes are elsewhere.
@@ -52,8 +53,8 @@ struct TensorView {
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> owner = nullptr;  // keeps the bytes; null where somebody else does
 
-  // The elements as T; the caller answers for the dtype. The pointer need not be aligned for files: read
-  // those bytes.
+  // The elements as T; the caller answers for the dtype. The pointer need not be aligned for T (what comes
+  // from files is not): read those as bytes.
   template <typename T>
   [[nodiscard]] std::span<const T> as() const {
     return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
@@ -78,22 +79,25 @@ struct StridedBytes {
   }
 };
 
-// Copies the packed form to `to` (packed_bytes() of them).
+// Copies the packed form, of the host's memory, to `to` (packed_bytes() of them), which must not overlap it.
 void pack(const StridedBytes& from, std::byte* to);
 
-// Who moves bytes between ranks' memory, where that is not for memcpy.
+// Who moves bytes between ranks' memory, where that is not for memcpy. Any thread may call it, several at
+// once.
 class Copier {
  public:
   virtual ~Copier() = default;
-  // pack(), for memory of any kind that this copier knows. Done when it returns.
+  // pack(), for memory of any kind that this copier knows. Done when it returns. Error{device} where a device
+  // fails.
   virtual void pack(const StridedBytes& from, std::byte* to) const = 0;
+  // The same of contiguous bytes, to as many.
   void copy(std::span<const std::byte> from, std::byte* to) const {
     const auto bytes = static_cast<std::int64_t>(from.size());
     pack({from.data(), 1, bytes, 1, bytes, bytes}, to);
   }
 };
 
-// The host's memory.
+// Of the host's memory alone. There for as long as the program runs.
 const Copier& host_copier();
 
 }  // namespace kerf::tensor
