@@ -125,6 +125,14 @@ struct AtomicFile::State {
   }
 };
 
+std::filesystem::path AtomicFile::check_writable(const std::filesystem::path& path) {
+  std::filesystem::path target = target_of(path);
+  const std::filesystem::path directory = target.has_parent_path() ? target.parent_path() : ".";
+  // A file without a name is gone with whoever is killed here. Some file systems have none.
+  if (Descriptor(::open(directory.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666)).get() >= 0) return target;
+  return AtomicFile(path).target();
+}
+
 AtomicFile::AtomicFile(const std::filesystem::path& path) : state_(std::make_unique<State>()) {
   state_->target = target_of(path);
   state_->open();

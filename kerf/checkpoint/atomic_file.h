@@ -21,6 +21,10 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
+  // Whether there could be one: target(), or the same errors. Leaves nothing behind, even where the process
+  // is killed meanwhile, on file systems that have files without names.
+  static std::filesystem::path check_writable(const std::filesystem::path& path);
+
   // The file that finish() replaces, at the end of all symlinks.
   [[nodiscard]] const std::filesystem::path& target() const;
   // Both: Error{usage} with the system's reason where the bytes cannot be written. finish() puts the file in

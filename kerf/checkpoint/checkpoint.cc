@@ -497,9 +497,10 @@ CarriedFiles Checkpoint::carried() const {
     fail(ErrorKind::unsupported, "{}: an export has a file for each rank, which no rank reads for another",
          state_->directory.string());
   CarriedFiles out;
+  std::error_code ignored;
   out.configs = read_config_texts(state_->directory);
   if (const std::filesystem::path index = state_->directory / internal::index_name;
-      std::filesystem::exists(index))
+      std::filesystem::exists(index, ignored))
     out.index = internal::read_index_text(index);
   for (std::size_t s = 0; s < state_->table->files().size(); ++s) {
     const Header& header = state_->table->headers()[s];

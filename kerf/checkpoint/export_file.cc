@@ -264,7 +264,10 @@ void ExportWriter::append(std::span<const std::byte> tensor, const Workers& work
   const std::size_t at = digests_.size() - 1;
   if (at >= tensors_.size())
     fail(ErrorKind::bug, "a tensor more than the {} that were announced", tensors_.size());
-  digests_.push_back(digest_of(tensor::TensorView{tensors_[at].dtype, tensors_[at].shape, tensor}, workers));
+  const NamedShape& shape = tensors_[at];
+  if (const std::int64_t wanted = tensor::bytes_of(shape.dtype, shape.shape); std::ssize(tensor) != wanted)
+    fail(ErrorKind::bug, "{}: {} bytes, {} were announced", shape.name, tensor.size(), wanted);
+  digests_.push_back(digest_of(tensor::TensorView{shape.dtype, shape.shape, tensor}, workers));
   writer_.append(tensor);
 }
 

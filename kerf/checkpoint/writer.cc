@@ -84,7 +84,9 @@ void SafetensorsWriter::finish() {
   state_->file.finish();
 }
 
-std::filesystem::path check_writable(const std::filesystem::path& path) { return AtomicFile(path).target(); }
+std::filesystem::path check_writable(const std::filesystem::path& path) {
+  return AtomicFile::check_writable(path);
+}
 
 void write_safetensors(const std::filesystem::path& path,
                        std::span<const std::pair<std::string, tensor::TensorView>> tensors) {

@@ -227,7 +227,11 @@ class EngineGroup final : public Group {
     if (fault_) throw GroupFailed(fault_->kind, fault_->text);
     engine_->check();
     others_exchange_ = !whole();
-    if (!checked()) return require(internal::inconsistent_alone(post, at(rank_), names_));
+    if (!checked()) {
+      fault_ = internal::inconsistent_alone(post, at(rank_), names_);
+      if (fault_) throw GroupFailed(fault_->kind, fault_->text);
+      return;
+    }
     const Envelope mine{number_};
     std::ranges::fill(message_, std::byte{});
     std::memcpy(message_.data(), &mine, sizeof(mine));

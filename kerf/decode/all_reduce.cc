@@ -24,12 +24,13 @@ const comm::AllReduce& resolve(const AllReduceSpec& spec, const comm::AllReduceS
   const auto allows = [&](std::string_view name) {
     return spec.allowed.empty() || std::ranges::find(spec.allowed, name) != spec.allowed.end();
   };
+  const comm::AllReduceShape one_token{shape.ranks, spec.model_width};
   const auto checked = [&](const comm::AllReduce& found) -> const comm::AllReduce& {
     if (!allows(found.name()))
       fail(ErrorKind::unsupported, "the all-reduce is '{}' ('{}' was asked for), wanted {}", found.name(),
            spec.backend, fmt::join(spec.allowed, " or "));
     require(found.supports(shape));
-    require(found.supports({shape.ranks, spec.model_width}));  // a step of one token
+    require(found.supports(one_token));
     return found;
   };
   if (spec.engine != nullptr) {
@@ -48,6 +49,7 @@ const comm::AllReduce& resolve(const AllReduceSpec& spec, const comm::AllReduceS
     Verdict v = attempt([&] { candidate = &comm::all_reduce(name); });
     if (v && v->kind == ErrorKind::usage) require(v);  // no such name
     if (!v) v = candidate->supports(shape);
+    if (!v) v = candidate->supports(one_token);
     if (!v) return *candidate;
     if (!first) first = std::move(v);
   }

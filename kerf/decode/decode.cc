@@ -169,7 +169,7 @@ void measure_stack(const Runtime& runtime, DeviceStack& stack, StepReport& repor
   const double first = stack.time(1).front();
   const double wanted =
       std::clamp(options.seconds * 1e6 / std::max(first, 1.0), static_cast<double>(options.repetitions),
-                 static_cast<double>(most_repetitions));
+                 static_cast<double>(std::max(options.repetitions, most_repetitions)));
   report.us_per_layer = numeric::median(stack.time(static_cast<int>(wanted))) / static_cast<double>(layers);
   comm::agreed(rank.group, "comparing replays", [&] {
     for (std::size_t i = 0; i < layers; ++i)

@@ -8,6 +8,7 @@
 namespace kerf::decode {
 
 GridShape grid_shape(std::int64_t ranks, std::optional<std::int64_t> ep, std::optional<std::int64_t> tp) {
+  if (ranks < 1) fail(ErrorKind::usage, "{} ranks; wanted 1 or more", ranks);
   const auto in_words = [&] { return ranks == 1 ? std::string("1 rank") : fmt::format("{} ranks", ranks); };
   for (const auto& [name, value] : {std::pair{"ep", ep}, std::pair{"tp", tp}})
     if (value && (*value < 1 || ranks % *value != 0))

@@ -197,6 +197,7 @@ Check check_memory(const RunConfig& run, const std::optional<decode::MemoryReque
 
 std::vector<Check> run_checks(const DeploymentConfig& config, const Machine& machine) {
   const RunConfig run = config.run.value_or(RunConfig{});
+  if (run.ranks < 1) fail(ErrorKind::usage, "run.ranks is {}, wanted 1 or more", run.ranks);
   std::vector<Check> out = {check_engine(config), check_attentions(config), check_metadata(config),
                             check_rope(config), check_kv(config)};
   out.push_back(check_parts(run));

@@ -17,6 +17,8 @@ using internal::Piece;
 // Expert e's part of tensors of `experts` experts.
 std::span<std::byte> part(std::span<std::byte> all, std::size_t e, std::size_t experts) {
   const std::size_t size = all.size() / experts;
+  if (size * experts != all.size())
+    fail(ErrorKind::bug, "{} bytes for {} converted experts, wanted equal parts", all.size(), experts);
   return all.subspan(e * size, size);
 }
 ConvertedNvfp4<std::byte> part(const ConvertedNvfp4<std::byte>& all, std::size_t e, std::size_t experts) {

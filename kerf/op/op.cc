@@ -37,7 +37,14 @@ Unfinalized run_body(const RoutedExperts& experts, const Tokens& tokens, const r
   const std::int64_t hidden = experts.shape().hidden;
   experts.body(tokens, shape, metadata, tactic, workers, buffers.workspace, buffers.rows);
   const auto used = static_cast<std::size_t>(gemm2_rows(shape, hidden) * hidden);
-  Unfinalized out{tokens.count, experts.top_k(), hidden, {}, routes.weights, metadata.expanded_to_permuted,
+  // Metadata that a caller wrote may lie in longer arrays.
+  const auto count = static_cast<std::size_t>(tokens.count * experts.top_k());
+  Unfinalized out{tokens.count,
+                  experts.top_k(),
+                  hidden,
+                  {},
+                  routes.weights.first(count),
+                  metadata.expanded_to_permuted.first(count),
                   routes.ids};
   if (const auto* sums = std::get_if<std::span<float>>(&buffers.rows))
     out.sums = sums->first(used);

@@ -28,7 +28,7 @@ std::vector<op::Tactic> tactics_from(const std::string& text) {
   std::istringstream in(text);
   char comma = 0;
   for (op::Tactic t; in >> t.tile >> comma >> t.config;) out.push_back(t);
-  if (!in.eof() || comma != (out.empty() ? 0 : ',')) fail(ErrorKind::bug, "no tactics: '{}'", text);
+  if (text_of(out) != text) fail(ErrorKind::bug, "no tactics: '{}'", text);
   return out;
 }
 

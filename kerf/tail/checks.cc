@@ -25,17 +25,14 @@ void check(const Call& call, std::size_t held) {
       fail(ErrorKind::bug, "tail: token {} route {} is row {} of {} rows", i / rows.top_k, i % rows.top_k,
            row, n);
   }
+  check_room(
+      "values", call.scratch.values,
+      std::int64_t{call.workers.size()} * 2 * call.rows.hidden * static_cast<std::int64_t>(sizeof(float)));
 }
 
 void check_room(const char* name, const tensor::Tensor& tensor, std::int64_t wanted) {
   if (static_cast<std::int64_t>(tensor.bytes().size()) < wanted)
     fail(ErrorKind::bug, "tail: scratch {} has {} bytes, {} wanted", name, tensor.bytes().size(), wanted);
-}
-
-void check_values(const Call& call) {
-  check_room(
-      "values", call.scratch.values,
-      std::int64_t{call.workers.size()} * 2 * call.rows.hidden * static_cast<std::int64_t>(sizeof(float)));
 }
 
 }  // namespace kerf::tail::internal

@@ -19,7 +19,8 @@ void check(const DeviceTail& tail) {
       tail.hidden % device_hidden_unit != 0)
     fail(ErrorKind::bug, "device tail: {} values of a row, not a multiple of {} up to {}", tail.hidden,
          device_hidden_unit, most_device_hidden);
-  if (tail.first < 0 || tail.count > most_device_tokens || tail.first + tail.count > tail.tokens)
+  if (tail.first < 0 || tail.count < 0 || tail.count > most_device_tokens ||
+      tail.first + tail.count > tail.tokens)
     fail(ErrorKind::bug, "device tail: tokens {} to {} of {}", tail.first, tail.first + tail.count,
          tail.tokens);
   if (tail.parts < 1 || tail.parts > most_device_ranks || tail.outs < 1 || tail.outs > most_device_ranks)

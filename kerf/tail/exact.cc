@@ -203,8 +203,9 @@ std::span<const std::uint16_t> bring(const Call& call, const Where& where, const
   return owned;
 }
 
-void check_rooms(const Call& call, const Ways& ways, std::int64_t ranks) {
+void check_rooms(const Call& call, const Ways& ways, const comm::Group& group) {
   const Scratch& scratch = call.scratch;
+  const std::int64_t ranks = group.size();
   const std::int64_t routes = ways.routes();
   const std::int64_t row = call.rows.hidden * bf16_bytes;
   const std::int64_t padded = internal::round_up(call.rows.tokens, ranks) * call.rows.top_k;
@@ -214,6 +215,7 @@ void check_rooms(const Call& call, const Ways& ways, std::int64_t ranks) {
   internal::check_room("routes", scratch.routes, 2 * routes * 4);
   if (scratch.blocks == nullptr || static_cast<std::int64_t>(scratch.blocks->sent.size()) < ranks)
     fail(ErrorKind::bug, "tail: scratch made for fast tails, or for fewer than {} ranks", ranks);
+  if (ways.share > 0) internal::check_gather(call, ways.share, group);
   if (ways.slices == 1) return;
   internal::check_room("sums_sent", scratch.sums_sent, routes * call.rows.hidden * 4);
   internal::check_room("sums_here", scratch.sums_here, padded * call.rows.hidden * 4);
@@ -232,7 +234,7 @@ void exact_tail(const op::Unfinalized& rows, const Where& where, const std::opti
   const Ways ways = ways_of(call, where);
   if (rows.tokens == 0) return;
   if (where.group.size() == 1) return finalize(rows, norm, workers, scratch, out);
-  check_rooms(call, ways, where.group.size());
+  check_rooms(call, ways, where.group);
 
   const auto routes = static_cast<std::size_t>(ways.routes());
   const auto lists = scratch.routes.as<std::int32_t>();

@@ -28,7 +28,6 @@ void round_sum(const Values& values, std::span<std::uint16_t> to) {
 void end_tokens(const Call& call, std::int64_t first, std::int64_t count, std::span<std::uint16_t> to,
                 RowOf row_of) {
   const op::Unfinalized& rows = call.rows;
-  check_values(call);
   call.workers.for_each(static_cast<std::size_t>(count), [&](std::size_t task, int worker) {
     const auto local = static_cast<std::int64_t>(task);
     const auto target = row_at(to, local, rows.hidden);
@@ -43,11 +42,16 @@ void end_tokens(const Call& call, std::int64_t first, std::int64_t count, std::s
   });
 }
 
+void check_gather(const Call& call, std::int64_t share, const comm::Group& group) {
+  const std::int64_t padded = share * group.size();
+  if (padded != call.rows.tokens)
+    check_room("partial", call.scratch.partial, padded * call.rows.hidden * bf16_bytes);
+}
+
 void gather_tokens(const Call& call, std::span<const std::uint16_t> mine, std::int64_t share,
                    comm::Group& group, std::string_view what) {
   const std::int64_t padded = share * group.size();
   const bool even = padded == call.rows.tokens;  // then the output takes the gathered tokens as they come
-  if (!even) check_room("partial", call.scratch.partial, padded * call.rows.hidden * bf16_bytes);
   const auto all =
       even ? call.out : rows_at(call.scratch.partial.as<std::uint16_t>(), 0, padded, call.rows.hidden);
   group.all_gather(std::as_bytes(mine), std::as_writable_bytes(all), what);

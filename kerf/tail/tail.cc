@@ -86,6 +86,7 @@ void scatter_tokens(const Call& call, comm::Group& group) {
   const std::int64_t padded = internal::round_up(rows.tokens, group.size());
   const std::int64_t share = padded / group.size();
   const std::int64_t first = share * group.rank();
+  internal::check_gather(call, share, group);
   const Part mine = scatter(call, padded * rows.top_k, group);
   const auto ended = mine.partials.first(static_cast<std::size_t>(share * rows.hidden));
   internal::end_tokens(call, first, share, ended, summed_row(rows, mine.sums, first * rows.top_k));

@@ -169,8 +169,8 @@ ExportReport export_experts(const checkpoint::Checkpoint& from, const fs::path& 
           layout::converted_width(config.intermediate, nvfp4 ? tp : 1, options.fit);
     }
     require(faults.verdict());
-    for (const std::int64_t width : {facts.width, facts.bf16_width})
-      if (width > 0) require(layout::convertible(config.hidden, width));
+    if (facts.width > 0) require(layout::convertible(config.hidden, facts.width));
+    if (facts.bf16_width > 0) require(layout::convertible_bf16(config.hidden, facts.bf16_width));
   });
   std::string digest;
   comm::agreed(rank.group, "preparing the directory", [&] {

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kerf/checkpoint/export_facts.h"
@@ -422,6 +423,31 @@ TEST(ExportCommand, WhatNoBlockComputesIsRefusedFromBoth) {
     expect_refusal(decoded(start.string(), block), 4, {"layer 2", name, "does not compute shared experts"});
     EXPECT_EQ(decoded(start.string(), {"--batch", "1"}).code, 0);
   }
+}
+
+// BF16 experts have blocks of 64 alone, where NVFP4 has scale tiles of 128.
+TEST(ExportCommand, Bf16ExpertsOfANarrowerUnit) {
+  const TempDir dir;
+  const fs::path from = dir.path() / "model";
+  const fs::path out = dir.path() / "export";
+  fs::create_directories(from);
+  std::ofstream(from / "config.json")
+      << R"({"architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 192, "moe_intermediate_size": 64,
+             "num_experts": 2, "num_experts_per_tok": 1, "num_hidden_layers": 1, "hidden_act": "silu",
+             "norm_topk_prob": true})";
+  const std::vector<std::byte> bytes(192 * 64 * 2, std::byte{0x3C});
+  std::vector<std::pair<std::string, tensor::TensorView>> tensors;
+  for (const char* expert : {"0", "1"})
+    for (const auto& [name, rows, columns] :
+         {std::tuple{"gate_proj", 64, 192}, {"up_proj", 64, 192}, {"down_proj", 192, 64}})
+      tensors.push_back({std::string("model.layers.0.mlp.experts.") + expert + "." + name + ".weight",
+                         {tensor::Dtype::bf16, {rows, columns}, bytes, nullptr}});
+  tensors.push_back({"model.layers.0.mlp.gate.weight",
+                     {tensor::Dtype::bf16, {2, 192}, std::span(bytes).first(2 * 192 * 2), nullptr}});
+  checkpoint::write_safetensors(from / "model.safetensors", tensors);
+  ASSERT_EQ(exported(from.string(), out, {}).code, 0);
+  const Arguments one = {"--batch", "1"};
+  EXPECT_EQ(outputs(out.string(), one), outputs(from.string(), one));
 }
 
 TEST(ExportCommand, TheSameExportHasTheSameBytes) {

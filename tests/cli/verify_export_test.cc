@@ -243,6 +243,22 @@ TEST(VerifyExport, FaultsOfScalesHaveTheirNames) {
   EXPECT_TRUE(contains(ran.out, "negative input_scale")) << ran.out;
 }
 
+TEST(ExportWriter, AnotherSizeIsRefused) {
+  const TempDir dir;
+  ASSERT_EQ(exported(model(), dir.path() / "sound", {"--ranks", "1"}).code, 0);
+  const checkpoint::ExportFacts facts = ExportFile::open_of_rank(dir.path() / "sound", 0, 1).facts();
+  const fs::path to = dir.path() / "to";
+  fs::create_directories(to);
+  const std::vector<NamedShape> shapes = {{"a", tensor::Dtype::bf16, {4}}};
+  for (const std::size_t bytes : {0, 7, 9}) {
+    checkpoint::ExportWriter writer(to, facts, shapes);
+    const Verdict v = attempt([&] { writer.append(std::vector<std::byte>(bytes), Workers(1)); });
+    ASSERT_TRUE(v) << bytes;
+    EXPECT_EQ(*v, (Reason{ErrorKind::bug, "a: " + std::to_string(bytes) + " bytes, 8 were announced"}));
+  }
+  EXPECT_TRUE(fs::is_empty(to));
+}
+
 // A file of some 50 MB that claims very many of both: each name is looked up once, not in every layer.
 TEST(VerifyExport, ManyLayersAndTensorsAreSoonLookedAt) {
   const TempDir dir;

@@ -158,6 +158,34 @@ TEST(EngineGroup, AMismatchOfOnePartIsItsOwn) {
   });
 }
 
+// What a rank can see by itself ends the group there, too, whether or not the ranks compare notes.
+TEST(EngineGroup, AMisfitIsFinalWithAndWithoutChecks) {
+  for (const Kind& kind : kKinds)
+    run_local(1, {}, [&](Group& host) {
+      const auto group = make_engine_group(calls_of(kind, host), kind.options);
+      const std::vector<std::uint16_t> mine(8);
+      std::vector<std::uint16_t> sum(7);
+      EXPECT_THROW(group->all_reduce_sum(mine, sum, "uneven"), GroupFailed) << kind.name;
+      EXPECT_THROW(group->barrier("afterwards"), GroupFailed) << kind.name;
+    });
+}
+
+// Equal parts alone can be received into one piece of memory.
+TEST(AllToAll, WhatDoesNotDivideIsRefused) {
+  run_local(2, {}, [](Group& group) {
+    const std::vector<std::byte> mine(4);
+    std::vector<std::byte> all(5);
+    const std::vector<tensor::StridedBytes> send(2, {mine.data(), 1, 2, 1, 2, 2});
+    try {
+      all_to_all(group, send, all, "parts");
+      ADD_FAILURE();
+    } catch (const GroupFailed& e) {
+      EXPECT_THAT(e.what(), HasSubstr("'parts': 5 bytes to receive from 2 ranks, wanted equal parts"));
+    }
+    group.barrier("both are through");
+  });
+}
+
 TEST(EngineGroup, PartsThatDoNotStepTogetherAreTold) {
   run_local(2, {}, [](Group& host) {
     const auto group = make_engine_group(calls_of(kKinds[0], host));

@@ -8,6 +8,7 @@
 
 #include "kerf/comm/nccl.h"
 #include "kerf/cuda/library.h"
+#include "kerf/decode/grid_shape.h"
 #include "kerf/decode/memory_plan.h"
 #include "kerf/deploy/parts.h"
 #include "tests/support/gpu.h"
@@ -71,6 +72,15 @@ TEST(Checks, WhatIsNotDescribedIsNotAsked) {
   c.engine.reset();
   c.layers = {{"layers.0", {}, {}, deploy::Rope::stock, {}}};
   for (const Check& one : deploy::run_checks(c, large)) EXPECT_EQ(one.asked, one.name == "rope") << one.name;
+}
+
+TEST(Checks, NoRanksAreAMistakeOfTheCallers) {
+  DeploymentConfig c = sound();
+  c.run->ranks = 0;
+  const Verdict v = attempt([&] { (void)deploy::run_checks(c, large); });
+  ASSERT_TRUE(v);
+  EXPECT_EQ(*v, (Reason{ErrorKind::usage, "run.ranks is 0, wanted 1 or more"}));
+  EXPECT_EQ(attempt([] { (void)decode::grid_shape(0, {}, 1); })->kind, ErrorKind::usage);
 }
 
 // One fault in every check, two in some: all of them come out, each led by its check.

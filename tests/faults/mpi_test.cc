@@ -37,7 +37,7 @@ class MpiFault : public testing::Test {
   }
   void TearDown() override {
     if (IsSkipped()) return;
-    EXPECT_TRUE(processes_with(dir_.path().string()).empty()) << "something is left running";
+    EXPECT_TRUE(none_left(dir_.path().string(), std::chrono::seconds{5})) << "something is left running";
   }
 
   // Ranks 0, 1 and 3 of one command, rank 2 of another.

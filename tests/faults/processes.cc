@@ -114,6 +114,15 @@ std::vector<int> processes_with(const std::string& word) {
   return out;
 }
 
+bool none_left(const std::string& word, std::chrono::seconds longest) {
+  const auto deadline = Clock::now() + longest;
+  while (!processes_with(word).empty()) {
+    if (Clock::now() > deadline) return false;
+    std::this_thread::sleep_for(kPause);
+  }
+  return true;
+}
+
 std::vector<int> those_who_have_open(const std::string& word, const std::string& suffix) {
   std::vector<int> out;
   for (const int pid : processes_with(word)) {

@@ -44,6 +44,8 @@ Timed timed(const Words& command, const Words& environment, std::chrono::seconds
 
 // Process ids whose command line has the word and that are not zombies.
 std::vector<int> processes_with(const std::string& word);
+// Whether there soon are none: mpirun ends before the last of the ranks that it killed.
+bool none_left(const std::string& word, std::chrono::seconds longest);
 // Those of them that have a file open whose name ends so.
 std::vector<int> those_who_have_open(const std::string& word, const std::string& suffix);
 

@@ -54,7 +54,7 @@ class Interrupted : public testing::TestWithParam<bool> {
     }
     EXPECT_NE(ran.err.find(message), std::string::npos) << ran.err;
     EXPECT_EQ(ran.out, "");
-    EXPECT_TRUE(processes_with(model().path().string()).empty()) << "something is left running";
+    EXPECT_TRUE(none_left(model().path().string(), 5s)) << "something is left running";
     EXPECT_TRUE(fs::is_empty(dir_.path())) << fs::directory_iterator(dir_.path())->path();
   }
 

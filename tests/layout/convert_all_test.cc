@@ -103,6 +103,10 @@ TEST(ConvertAll, ChecksAllBeforeItWritesAny) {
   EXPECT_EQ(kind_of(views), ErrorKind::bug);
   EXPECT_EQ(kind_of(std::span(views).first(2)), ErrorKind::bug) << "room for three";
   EXPECT_EQ(kind_of({}), ErrorKind::bug) << "nothing to fill the target with";
+  views.back() = expert.view();
+  got.w2_sf.push_back(std::byte{});
+  EXPECT_EQ(kind_of(views), ErrorKind::bug) << "a byte too many";
+  got.w2_sf.pop_back();
   EXPECT_TRUE(got == before);
   convert_all(std::span<const LogicalNvfp4<const std::byte>>{}, hidden, intermediate, intermediate, {},
               Workers(2));

@@ -55,6 +55,22 @@ TEST_P(MetadataOn, TheBodyGivesThePublicOpsBits) {
   }
 }
 
+TEST_P(MetadataOn, LongerArraysAreCutToTheStep) {
+  Fixture s(GetParam());
+  routing::Metadata m = s.buffer.view(s.shape);
+  std::vector<std::int32_t> map(m.expanded_to_permuted.begin(), m.expanded_to_permuted.end());
+  std::vector<float> weights(m.expert_weights.begin(), m.expert_weights.end());
+  map.resize(map.size() + 7, 12345);
+  weights.resize(weights.size() + 7);
+  m.expanded_to_permuted = map;
+  m.expert_weights = weights;
+  const Unfinalized got = routed_experts_from_metadata(*s.bound, s.step.input(), s.shape, m, {}, Workers(2),
+                                                       {nullptr, s.workspace, s.rows, nullptr});
+  EXPECT_EQ(got.map.size(), 22U);
+  EXPECT_EQ(got.weights.size(), 22U);
+  EXPECT_EQ(s.route_rows(got.map), test::run_op(*s.bound, s.step).rows);
+}
+
 TEST_P(MetadataOn, RowsOfAnExpertMayComeInAnyOrder) {
   Fixture s(GetParam());
   const routing::Metadata m = s.buffer.view(s.shape);

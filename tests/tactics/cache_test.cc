@@ -157,7 +157,8 @@ TEST(TacticTexts, RanksUnderstandEachOther) {
   const std::vector<op::Tactic> list = {{8, -1}, {64, 2}, {16, 0}};
   EXPECT_EQ(tactics_from(text_of(list)), list);
   EXPECT_TRUE(tactics_from(text_of({})).empty());
-  EXPECT_THROW((void)tactics_from("8,0 x"), Error);
+  for (const char* other : {"8,0 x", "8,0 1", "8,0 1,", "8;0 16,2", " 8,0", "8,0 ", "8,"})
+    EXPECT_THROW((void)tactics_from(other), Error) << other;
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "kerf/base/error.h"
@@ -129,6 +131,36 @@ std::vector<Rows> run_ranks(Placed kind, const std::vector<RankRows>& ranks,
     run_tail(kind, rows, norm, group, Workers(threads), scratch, outs[me]);
   });
   return outs;
+}
+
+// A rank that only notices once tokens are on their way would leave the others waiting for it.
+TEST(TpTail, AScratchThatIsTooSmallIsFoundBeforeAnythingIsSent) {
+  const auto all = make_ranks(Placed::tp, 2, 3, 2, 64);
+  for (const bool partial : {true, false}) {
+    std::optional<Error> waiting;
+    const Verdict v = attempt([&] {
+      comm::run_local(2, {}, [&](comm::Group& group) {
+        const bool small = group.rank() == 1;
+        tensor::HostMemory memory;
+        Scratch scratch(memory, {3, 2, 64, 2, small && !partial ? 1 : 2, 1, {}});
+        if (small && partial) scratch.partial = {};
+        Rows out(3 * 64);
+        try {
+          tp_tail(all[static_cast<std::size_t>(group.rank())].view(), std::nullopt, group, Workers(2),
+                  scratch, out, RowSum::reduce_scatter);
+        } catch (const comm::GroupFailed& e) {
+          waiting = e;
+          throw;
+        }
+      });
+    });
+    ASSERT_TRUE(v);
+    EXPECT_EQ(v->kind, ErrorKind::bug);
+    EXPECT_NE(v->text.find(partial ? "scratch partial" : "scratch values"), std::string::npos) << v->text;
+    ASSERT_TRUE(waiting);
+    EXPECT_NE(std::string(waiting->what()).find("TP tail: sum of rows"), std::string::npos)
+        << waiting->what();
+  }
 }
 
 class Tails : public testing::TestWithParam<Placed> {};

@@ -56,6 +56,10 @@ void round_sum(const Values& values, std::span<std::uint16_t> to);
 void end_tokens(const Call& call, std::int64_t first, std::int64_t count, std::span<std::uint16_t> to,
                 RowOf row_of);
 
+// Error{bug} unless there is room for what gather_tokens() does: to be asked before the first exchange, after
+// which one rank that fails leaves the others waiting.
+void check_gather(const Call& call, std::int64_t share, const comm::Group& group);
+
 // Collective: every rank's `share` ended tokens, ranks ascending, into the call's output.
 void gather_tokens(const Call& call, std::span<const std::uint16_t> mine, std::int64_t share,
                    comm::Group& group, std::string_view what);
