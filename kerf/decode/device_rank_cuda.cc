@@ -153,8 +153,24 @@ bool DeviceRank::ends_tokens(std::size_t position, const StackStep& step) const 
   return device_experts(layer.experts(step.mode)).ends_tokens(shape.metadata, shape.tactic);
 }
 
-void DeviceRank::run_experts(std::size_t position, const StackStep& step, std::uint16_t* ended,
-                             cuda::StreamHandle stream) const {
+DeviceStepTensors DeviceRank::loaded(std::size_t position) const {
+  const DeviceLayer& l = layers_[position];
+  DeviceStepTensors out;
+  out.x = pointer<std::uint16_t>(l.x);
+  if (l.router) {
+    out.router = &*l.router;
+    out.logits = pointer<float>(l.logits);
+    out.bias = l.biased ? pointer<float>(l.bias) : nullptr;
+  } else {
+    out.ids = pointer<std::int32_t>(l.ids);
+    out.weights = pointer<float>(l.weights);
+  }
+  out.out = pointer<std::uint16_t>(l.out);
+  return out;
+}
+
+void DeviceRank::run_experts(std::size_t position, const StackStep& step, const DeviceStepTensors& tensors,
+                             std::uint16_t* ended, cuda::StreamHandle stream) const {
   const DeviceLayer& l = layers_[position];
   const Layer& layer = *l.layer;
   const Shape shape = shape_of(layer, step);
@@ -164,16 +180,13 @@ void DeviceRank::run_experts(std::size_t position, const StackStep& step, std::u
   const bool quantised = layer.input == op::Input::nvfp4;
 
   op::sm90::RouteInputs in;
-  if (l.router) {
-    in.router = &*l.router;
-    in.logits = pointer<float>(l.logits);
-    in.bias = l.biased ? pointer<float>(l.bias) : nullptr;
-    in.bf16_weights = layer.kind == checkpoint::ExpertKind::bf16;
-  } else {
-    in.ids = pointer<std::int32_t>(l.ids);
-    in.weights = pointer<float>(l.weights);
-  }
-  in.x = quantised ? pointer<std::uint16_t>(l.x) : nullptr;
+  in.router = tensors.router;
+  in.logits = tensors.logits;
+  in.bias = tensors.bias;
+  in.bf16_weights = tensors.router != nullptr && layer.kind == checkpoint::ExpertKind::bf16;
+  in.ids = tensors.ids;
+  in.weights = tensors.weights;
+  in.x = quantised ? tensors.x : nullptr;
   in.gs = pointer<float>(l.gs);
   in.hidden = hidden;
   op::sm90::DeviceTokens tokens{step.tokens};
@@ -181,7 +194,7 @@ void DeviceRank::run_experts(std::size_t position, const StackStep& step, std::u
     tokens.a = pointer<std::uint8_t>(codes_);
     tokens.a_sf = pointer<std::uint8_t>(scales_);
   } else {
-    tokens.x = pointer<std::uint16_t>(l.x);
+    tokens.x = tensors.x;
   }
   tokens.known_ids = in.ids;
   in.ahead = experts.ahead(tokens);

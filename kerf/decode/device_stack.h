@@ -13,10 +13,12 @@
 #include <span>
 #include <vector>
 
+#include "kerf/cuda/device.h"
 #include "kerf/decode/build.h"
 #include "kerf/decode/layer.h"
 #include "kerf/decode/plan.h"
 #include "kerf/decode/step.h"
+#include "kerf/routing/router.h"
 
 #pragma GCC visibility push(default)
 namespace kerf::decode {
@@ -28,6 +30,19 @@ struct StackStep {
   tail::Kind tail = tail::Kind::fast;
 
   friend bool operator==(const StackStep&, const StackStep&) = default;
+};
+
+// What one layer's step reads and writes, in device memory of the caller's. x and out begin at a multiple of
+// 16 bytes.
+struct DeviceStepTensors {
+  const std::uint16_t* x = nullptr;  // [T, H] bf16
+  // Routes: given, or chosen by `router` from logits.
+  const std::int32_t* ids = nullptr;  // [T, K]
+  const float* weights = nullptr;     // [T, K]
+  const routing::Router* router = nullptr;
+  const float* logits = nullptr;  // [T, E]
+  const float* bias = nullptr;    // [E], or null
+  std::uint16_t* out = nullptr;   // [T, H] bf16
 };
 
 // All layers' steps on the device, one after another, eager or captured. What is collective throws the same
@@ -52,6 +67,14 @@ class DeviceStack {
   [[nodiscard]] virtual std::vector<double> time(int times) = 0;
   // Local. A layer's output on this rank after a run or replay, [T, H] bf16.
   [[nodiscard]] virtual std::vector<std::uint16_t> output(std::size_t position) const = 0;
+  // Collective. Enqueues one layer's step on tensors of the caller's, behind what `stream` (rank 0's counts)
+  // has, and returns before it has run; a stream that is being captured takes it into its graph. Inputs are
+  // the same on every rank. On a single rank nothing is allocated and the host waits for nothing. Steps of
+  // one stack work in the same memory: on several streams the caller orders them. `step` may have fewer
+  // tokens than the one of its mode and tail that the stack was made for; Error{usage} for more, and for
+  // tensors that are missing or misaligned.
+  virtual void enqueue(std::size_t position, const StackStep& step, const DeviceStepTensors& tensors,
+                       cuda::StreamHandle stream) = 0;
   // Device bytes on this rank.
   [[nodiscard]] virtual std::int64_t bytes() const = 0;
 };

@@ -17,12 +17,19 @@ using internal::DeviceRank;
 // What the conductor knows of all ranks: which of them share a layer's slices, and what each does in a tail.
 class Ensemble {
  public:
-  Ensemble(std::vector<DeviceRank*> ranks, std::int64_t slices) : ranks_(std::move(ranks)), slices_(slices) {}
+  Ensemble(std::vector<DeviceRank*> ranks, std::int64_t slices)
+      : ranks_(std::move(ranks)), slices_(slices), tensors_(ranks_.size()) {}
 
-  // One layer's step, of every rank.
+  // Each rank's tensors of the next layer's step.
+  [[nodiscard]] std::span<DeviceStepTensors> tensors() { return tensors_; }
+  void take_loaded(std::size_t position) {
+    for (std::size_t r = 0; r < size(); ++r) tensors_[r] = ranks_[r]->loaded(position);
+  }
+
+  // One layer's step, of every rank, on tensors().
   void enqueue(std::size_t position, const StackStep& step, cuda::StreamHandle stream) const {
     for (std::size_t r = 0; r < size(); ++r)
-      ranks_[r]->run_experts(position, step, ends(r, position, step) ? own_out(r, position) : nullptr,
+      ranks_[r]->run_experts(position, step, tensors_[r], ends(r, position, step) ? own_out(r) : nullptr,
                              stream);
     const bool sliced = ranks_.front()->layer(position).layer->sliced_in(step.mode);
     if (step.tail == tail::Kind::exact)
@@ -37,13 +44,11 @@ class Ensemble {
   using Out = std::uint16_t*;
 
   [[nodiscard]] std::size_t size() const { return ranks_.size(); }
-  [[nodiscard]] Out out(std::size_t rank, std::size_t position) const {
-    return ranks_[rank]->layer(position).out.as<std::uint16_t>().data();
-  }
+  [[nodiscard]] Out out(std::size_t rank) const { return tensors_[rank].out; }
 
   // Where a rank's own routes of each token go: [T, H].
-  [[nodiscard]] Out own_out(std::size_t rank, std::size_t position) const {
-    return size() == 1 ? out(rank, position) : ranks_[rank]->partial();
+  [[nodiscard]] Out own_out(std::size_t rank) const {
+    return size() == 1 ? out(rank) : ranks_[rank]->partial();
   }
   // Whether a rank's own routes are all that ends its tokens, and its experts do it.
   [[nodiscard]] bool ends(std::size_t rank, std::size_t position, const StackStep& step) const {
@@ -75,7 +80,7 @@ class Ensemble {
     for (std::size_t r = 0; r < size(); ++r) {
       if (ends(r, position, step)) continue;
       tail::DeviceTail t = common(r, position, step);
-      t.out[0] = own_out(r, position);
+      t.out[0] = own_out(r);
       tail::device_tail(t, stream);
     }
     if (size() == 1) return;
@@ -95,7 +100,7 @@ class Ensemble {
     s.parts = s.outs = static_cast<int>(n);
     for (std::size_t i = 0; i < members.size(); ++i) {
       s.part[i] = ranks_[members[i]]->partial();
-      s.out[i] = out(members[i], position);
+      s.out[i] = out(members[i]);
     }
     for (std::int64_t i = 0; i < n; ++i) {
       s.first = std::min(i * share, values);
@@ -123,7 +128,7 @@ class Ensemble {
       t.parts = t.outs = static_cast<int>(n);
       for (std::size_t i = 0; i < n; ++i) {
         t.part[i] = ranks_[first + i]->part(position, step);
-        t.out[i] = rows == 1 ? out(first + i, position) : ranks_[first + i]->partial();
+        t.out[i] = rows == 1 ? out(first + i) : ranks_[first + i]->partial();
       }
       own(t, static_cast<std::int64_t>(r - first), slices_);
       if (t.count > 0) tail::device_tail(t, stream);
@@ -147,7 +152,7 @@ class Ensemble {
       if (sliced) t.g2_alphas = ranks_[r]->layer(position).g2_alphas.as<float>().data();
       for (std::size_t i = 0; i < size(); ++i) {
         t.part[i] = ranks_[i]->part(position, step);
-        t.out[i] = out(i, position);
+        t.out[i] = out(i);
       }
       own(t, static_cast<std::int64_t>(r), static_cast<std::int64_t>(size()));
       if (t.count > 0) tail::device_tail(t, stream);
@@ -156,7 +161,21 @@ class Ensemble {
 
   std::vector<DeviceRank*> ranks_;
   std::int64_t slices_;  // ranks of a row
+  std::vector<DeviceStepTensors> tensors_;
 };
+
+Verdict unusable(const DeviceStepTensors& t) {
+  const auto aligned = [](const void* p) {
+    return p != nullptr && reinterpret_cast<std::uintptr_t>(p) % 16 == 0;
+  };
+  if (!aligned(t.x) || !aligned(t.out))
+    return because(ErrorKind::usage, "a device's step: x and out wanted, each at a multiple of 16 bytes");
+  if (t.router != nullptr ? t.logits == nullptr : t.ids == nullptr || t.weights == nullptr)
+    return because(ErrorKind::usage, "a device's step: no {}, wanted with {}",
+                   t.router != nullptr ? "logits" : "ids and weights",
+                   t.router != nullptr ? "a router" : "x");
+  return std::nullopt;
+}
 
 class Stack final : public DeviceStack {
  public:
@@ -184,7 +203,7 @@ class Stack final : public DeviceStack {
     prepared(step);
     follow_refills();
     conduct("running the device's steps", [&] {
-      enqueue(step);
+      enqueue_loaded(step);
       stream_.synchronize();
     });
   }
@@ -193,7 +212,7 @@ class Stack final : public DeviceStack {
     prepared(step);
     follow_refills();
     conduct("capturing the device's steps",
-            [&] { graph_ = cuda::Graph::capture(stream_.handle(), [&] { enqueue(step); }); });
+            [&] { graph_ = cuda::Graph::capture(stream_.handle(), [&] { enqueue_loaded(step); }); });
   }
 
   void replay() override {
@@ -228,6 +247,31 @@ class Stack final : public DeviceStack {
     return out;
   }
 
+  void enqueue(std::size_t position, const StackStep& step, const DeviceStepTensors& tensors,
+               cuda::StreamHandle stream) override {
+    if (position >= mine_->layers())
+      fail(ErrorKind::usage, "layer {} of a stack of {}", position, mine_->layers());
+    if (std::none_of(steps_.begin(), steps_.end(), [&](const StackStep& made) {
+          return made.mode == step.mode && made.tail == step.tail && step.tokens <= made.tokens;
+        }))
+      refuse(step);
+    follow_refills();
+    if (step.tokens == 0) return;
+    if (group_.size() == 1) {
+      require(unusable(tensors));
+      ensemble_->tensors().front() = tensors;
+      return ensemble_->enqueue(position, step, stream);
+    }
+    const auto all = comm::gathered(group_, std::span(&tensors, 1), "the ranks' tensors");
+    conduct("enqueueing a step", [&] {
+      for (std::size_t r = 0; r < all.size(); ++r) {
+        require(unusable(all[r]));
+        ensemble_->tensors()[r] = all[r];
+      }
+      ensemble_->enqueue(position, step, stream);
+    });
+  }
+
   [[nodiscard]] std::int64_t bytes() const override { return bytes_; }
 
  private:
@@ -239,16 +283,22 @@ class Stack final : public DeviceStack {
     });
   }
 
+  [[noreturn]] static void refuse(const StackStep& step) {
+    fail(ErrorKind::usage, "a step of {} tokens ({}, {} tail) that the device's stack was not made for",
+         step.tokens, name(step.mode), tail::name(step.tail));
+  }
+
   void prepared(const StackStep& step) {
-    if (std::find(steps_.begin(), steps_.end(), step) == steps_.end())
-      fail(ErrorKind::usage, "a step of {} tokens ({}, {} tail) that the device's stack was not made for",
-           step.tokens, name(step.mode), tail::name(step.tail));
+    if (std::find(steps_.begin(), steps_.end(), step) == steps_.end()) refuse(step);
     tokens_ = step.tokens;
   }
 
-  void enqueue(const StackStep& step) const {
+  void enqueue_loaded(const StackStep& step) const {
     if (step.tokens == 0) return;
-    for (std::size_t i = 0; i < mine_->layers(); ++i) ensemble_->enqueue(i, step, stream_.handle());
+    for (std::size_t i = 0; i < mine_->layers(); ++i) {
+      ensemble_->take_loaded(i);
+      ensemble_->enqueue(i, step, stream_.handle());
+    }
   }
 
   // Collective where a layer has been refilled since its values were taken, which is so on every rank; else

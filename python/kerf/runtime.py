@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kerf import _kerf
+from kerf import _kerf, _streams
 from kerf._kerf import Checkpoint, Group, Router, Step, StepPlan, Unfinalized
 from kerf.experts import Bf16Experts, Nvfp4Experts, Tensor
 
@@ -51,7 +51,7 @@ def _empty_like(array: Any, shape: tuple[int, int]) -> Any:
     """bfloat16 of the caller's own kind."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
-        return torch.empty(shape, dtype=torch.bfloat16)
+        return torch.empty(shape, dtype=torch.bfloat16, device=array.device)
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(array, numpy.ndarray):
         return numpy.empty(shape, array.dtype if array.dtype.name == "bfloat16" else numpy.uint16)
@@ -79,6 +79,11 @@ class Runtime:
     ===========  =================  =============================================================
 
     What does not fit raises UsageError with the argument's name, got and wanted, before any collective.
+
+    With ``backend="cuda"`` the experts are on the current CUDA device, and ``execute`` and ``bind`` take arrays that lie
+    there (all of a step's; x, not a), without a copy: the step is enqueued on the caller's current stream (torch's or
+    cupy's; else the default stream) and not waited for. Steps of a runtime share buffers: on several streams the caller
+    orders them. Several ranks: threads of one process, on the stream of rank 0's caller.
     """
 
     def __init__(self, resident: _kerf.Runtime) -> None:
@@ -253,12 +258,13 @@ class Runtime:
         Into ``out``, or a new array of the rows' kind (torch tensor, numpy array, else kerf.Array). ``mode``: "ep" or
         "tp" (left out: "tp" where this runtime is expert TP). ``tail``: other than what was built for.
         """
+        rows = x if x is not None else a
         if out is None:
-            rows = x if x is not None else a
             shape = getattr(rows, "shape", None)
             if shape is not None and layer in self._hidden:
                 out = _empty_like(rows, (shape[0], self._hidden[layer]))
-        return self.resident.execute(layer, x, a, a_sf, ids, weights, logits, bias, mode, tail, out)
+        stream = _streams.stream_source(rows)() if _streams.on_cuda(rows) else 0
+        return self.resident.execute(layer, x, a, a_sf, ids, weights, logits, bias, mode, tail, out, stream)
 
     def bind(
         self,
@@ -276,8 +282,10 @@ class Runtime:
         out: Tensor,
     ) -> Step:
         """Local: a step on these very arrays. Calling it runs ``execute`` on what they hold then, and allocates
-        nothing. It keeps the arrays alive."""
-        return self.resident.bind(layer, x, a, a_sf, ids, weights, logits, bias, mode, tail, out)
+        nothing. It keeps the arrays alive. On a device it is enqueued on the stream that is current when it is called,
+        which may be under capture: a CUDA graph takes the step as its own."""
+        source = _streams.stream_source(x) if _streams.on_cuda(x) else None
+        return self.resident.bind(layer, x, a, a_sf, ids, weights, logits, bias, mode, tail, out, source)
 
     def execute_unprepared(
         self,

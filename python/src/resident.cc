@@ -131,6 +131,36 @@ void Resident::build(const checkpoint::Checkpoint& from, const std::optional<Pyt
     if (!biases_.back().empty()) config.router.selection_bias = true;
   }
   if (const Verdict why = attempt([&] { router_ = decode::router_of(config); })) no_router_ = why;
+  make_device_steps();
+}
+
+// All steps that this runtime has, so that none of them allocates.
+void Resident::make_device_steps() {
+  no_stack_ = decode::no_device_stack(*rank_);
+  if (no_stack_) return;
+  const decode::Plan& plan = runtime_->plan();
+  std::vector<const decode::Layer*> layers;
+  bool whole = true;
+  bool sliced = false;
+  for (const decode::Layer& layer : runtime_->layers()) {
+    layers.push_back(&layer);
+    whole = whole && layer.runs(decode::Mode::ep);
+    sliced = sliced || layer.sliced_in(decode::Mode::tp);
+  }
+  std::vector<decode::StackStep> steps;
+  for (const tail::Kind kind : {tail::Kind::fast, tail::Kind::exact}) {
+    if (kind == tail::Kind::exact && plan.tail.kind != kind) continue;
+    if (whole) steps.push_back({decode::Mode::ep, plan.max_tokens, kind});
+    if (sliced) steps.push_back({decode::Mode::tp, plan.max_tokens, kind});
+  }
+  stack_ = decode::make_device_stack(layers, plan, steps, *rank_);
+  for (const std::vector<float>& bias : biases_) {
+    device_biases_.emplace_back();
+    if (bias.empty()) continue;
+    device_biases_.back() =
+        tensor::Tensor(*rank_->device, tensor::Dtype::f32, {static_cast<std::int64_t>(bias.size())});
+    cuda::copy(device_biases_.back().bytes().data(), bias.data(), device_biases_.back().bytes().size());
+  }
 }
 
 void Resident::adopt(std::vector<EngineLayer> layers, const decode::ModelSize& model,
@@ -150,6 +180,7 @@ void Resident::adopt(std::vector<EngineLayer> layers, const decode::ModelSize& m
   }
   runtime_.emplace(decode::Runtime::adopt(stock, model, options({}), *rank_));
   biases_.resize(stock.size());
+  make_device_steps();
 }
 
 decode::RefillReport Resident::refill(std::int64_t layer, const checkpoint::Checkpoint& source) {
@@ -189,6 +220,16 @@ const routing::Router& Resident::router() const {
 
 std::span<const float> Resident::bias(std::size_t position) const {
   return position < biases_.size() ? std::span<const float>(biases_[position]) : std::span<const float>();
+}
+
+const float* Resident::bias_on_device(std::size_t position) const {
+  if (position >= device_biases_.size() || device_biases_[position].bytes().empty()) return nullptr;
+  return device_biases_[position].as<const float>().data();
+}
+
+decode::DeviceStack& Resident::device_steps() const {
+  if (stack_ == nullptr) require(no_stack_);
+  return *stack_;
 }
 
 }  // namespace kerf::python

@@ -78,6 +78,11 @@ class Resident {
   [[nodiscard]] const routing::Router& router() const;
   void set_router(const routing::Router& router) { router_ = router; }
   [[nodiscard]] std::span<const float> bias(std::size_t position) const;
+  // The same in the device's memory; null where there is none.
+  [[nodiscard]] const float* bias_on_device(std::size_t position) const;
+  // Steps on arrays in a device's memory. Error{unsupported} with the reason where there can be none.
+  [[nodiscard]] decode::DeviceStack& device_steps() const;
+  [[nodiscard]] bool has_device_steps() const { return stack_ != nullptr; }
 
   // Counts what was run in the shared buffers: rows of an earlier number are gone.
   std::uint64_t next() { return ++steps_; }
@@ -88,6 +93,7 @@ class Resident {
  private:
   [[nodiscard]] decode::RuntimeOptions options(const std::optional<PythonProgress>& progress) const;
   void bind_engine(const EngineSum* engine);
+  void make_device_steps();
 
   std::shared_ptr<RankGroup> group_;
   BuildWords options_;
@@ -103,7 +109,10 @@ class Resident {
   std::optional<routing::Router> router_;
   std::optional<Reason> no_router_;
   std::vector<std::vector<float>> biases_;
+  std::vector<tensor::Tensor> device_biases_;
   std::optional<decode::Runtime> runtime_;
+  std::unique_ptr<decode::DeviceStack> stack_;
+  std::optional<Reason> no_stack_;
   std::atomic<std::uint64_t> steps_{0};
 };
 

@@ -23,10 +23,11 @@ Sizes sizes_of(const decode::Layer& layer) {
   return {layer.bound().shape().hidden, layer.bound().top_k(), layer.bound().num_experts()};
 }
 
-// A step's arrays, held, and as the library takes them.
+// A step's arrays, held, and as the library takes them: all in the host's memory, or all in a device's.
 struct Inputs {
   Argument x, a, a_sf, ids, weights, logits, bias, out;
   decode::StepInputs step;
+  std::optional<decode::DeviceStepTensors> device{};
 };
 
 // Arrays as Python hands them over; None where there is none.
@@ -38,7 +39,47 @@ struct Handed {
   throw Error(ErrorKind::usage, fmt::format("a step of layer {}: {}", layer, words));
 }
 
-Inputs inputs_of(const Resident& resident, std::size_t position, const Handed& handed) {
+template <typename T>
+const T* address(const Argument& argument) {
+  return argument.given() ? argument.as<T>().data() : nullptr;
+}
+
+// The same arrays where they lie on a device: all of them do.
+std::optional<decode::DeviceStepTensors> on_device(const Resident& resident, std::size_t position,
+                                                   const Inputs& in) {
+  bool any = false;
+  bool all = true;
+  for (const Argument* argument :
+       {&in.x, &in.a, &in.a_sf, &in.ids, &in.weights, &in.logits, &in.bias, &in.out}) {
+    if (!argument->given()) continue;
+    any = any || argument->on_device();
+    all = all && argument->on_device();
+  }
+  if (!any) return std::nullopt;
+  const std::int64_t layer = resident.get().layers()[position].index;
+  if (!all) wants(layer, "its arrays lie on a device and in the host's memory, wanted all of them in one");
+  if (in.a.given())
+    throw Error(
+        ErrorKind::unsupported,
+        fmt::format("a step of layer {}: a device's steps quantise their rows themselves: x wanted, not a "
+                    "and a_sf",
+                    layer));
+  decode::DeviceStepTensors out;
+  out.x = address<std::uint16_t>(in.x);
+  out.ids = address<std::int32_t>(in.ids);
+  out.weights = address<float>(in.weights);
+  if (in.logits.given()) {
+    out.router = &resident.router();
+    out.logits = address<float>(in.logits);
+    out.bias = in.bias.given() ? address<float>(in.bias) : resident.bias_on_device(position);
+  }
+  if (in.out.given()) out.out = in.out.writable<std::uint16_t>().data();
+  return out;
+}
+
+// `here`: whether the step can be a device's.
+Inputs inputs_of(const Resident& resident, std::size_t position, const Handed& handed, bool here = false) {
+  const bool device = here && resident.has_device_steps();
   const decode::Layer& layer = resident.get().layers()[position];
   const Sizes sizes = sizes_of(layer);
   Inputs in;
@@ -46,7 +87,8 @@ Inputs inputs_of(const Resident& resident, std::size_t position, const Handed& h
   if (handed.x.is_none() == handed.a.is_none())
     wants(layer.index, "x, or a and a_sf, wanted: one of the two");
   if (!handed.x.is_none()) {
-    in.x = Argument(handed.x, {"x", Dtype::bf16, {any_size, sizes.hidden}});
+    in.x = Argument(handed.x,
+                    {.name = "x", .dtype = Dtype::bf16, .shape = {any_size, sizes.hidden}, .device = device});
     tokens = in.x.size(0);
   } else {
     in.a = Argument(handed.a, {"a", Dtype::u8, {any_size, sizes.hidden / 2}});
@@ -56,16 +98,26 @@ Inputs inputs_of(const Resident& resident, std::size_t position, const Handed& h
   if (handed.ids.is_none() == handed.logits.is_none())
     wants(layer.index, "ids and weights, or logits, wanted: one of the two");
   if (!handed.ids.is_none()) {
-    in.ids = Argument(handed.ids, {"ids", Dtype::i32, {tokens, sizes.top_k}});
-    in.weights = Argument(handed.weights, {"weights", Dtype::f32, {tokens, sizes.top_k}});
+    in.ids = Argument(handed.ids,
+                      {.name = "ids", .dtype = Dtype::i32, .shape = {tokens, sizes.top_k}, .device = device});
+    in.weights =
+        Argument(handed.weights,
+                 {.name = "weights", .dtype = Dtype::f32, .shape = {tokens, sizes.top_k}, .device = device});
   } else {
-    in.logits = Argument(handed.logits, {"logits", Dtype::f32, {tokens, sizes.experts}});
-    in.bias = optional_argument(handed.bias, {"bias", Dtype::f32, {sizes.experts}});
+    in.logits =
+        Argument(handed.logits,
+                 {.name = "logits", .dtype = Dtype::f32, .shape = {tokens, sizes.experts}, .device = device});
+    in.bias = optional_argument(
+        handed.bias, {.name = "bias", .dtype = Dtype::f32, .shape = {sizes.experts}, .device = device});
   }
-  in.out = optional_argument(handed.out, {"out", Dtype::bf16, {tokens, sizes.hidden}}, true);
+  in.out = optional_argument(
+      handed.out, {.name = "out", .dtype = Dtype::bf16, .shape = {tokens, sizes.hidden}, .device = device},
+      true);
 
   decode::StepInputs& step = in.step;
   step.tokens = tokens;
+  in.device = on_device(resident, position, in);
+  if (in.device) return in;
   step.x = in.x.as<std::uint16_t>();
   step.a = in.a.as<std::uint8_t>();
   step.a_sf = in.a_sf.as<std::uint8_t>();
@@ -94,14 +146,37 @@ nb::object result(const SharedRuntime& resident, nb::handle out, std::span<const
   return nb::cast(Array({Dtype::bf16, {tokens, width}, std::as_bytes(rows)}, resident));
 }
 
+// A CUDA stream's handle, as Python's libraries pass it: a number.
+cuda::StreamHandle stream_at(std::uintptr_t number) { return reinterpret_cast<cuda::StreamHandle>(number); }
+
+// Enqueued on the caller's stream; the interpreter's lock is not held.
+void run_on_device(Resident& resident, std::size_t position, decode::Mode mode,
+                   std::optional<tail::Kind> tail, const Inputs& in, std::uintptr_t stream) {
+  const decode::Layer& layer = resident.get().layers()[position];
+  if (!layer.runs(mode))
+    throw Error(ErrorKind::usage,
+                fmt::format("layer {} has no experts for {} steps", layer.index, decode::name(mode)));
+  resident.device_steps().enqueue(position,
+                                  {mode, in.step.tokens, tail.value_or(resident.get().plan().tail.kind)},
+                                  *in.device, stream_at(stream));
+}
+
 nb::object execute(const SharedRuntime& resident, std::int64_t index, nb::handle x, nb::handle a,
                    nb::handle a_sf, nb::handle ids, nb::handle weights, nb::handle logits, nb::handle bias,
                    const std::optional<std::string>& mode_name, const std::optional<std::string>& tail_name,
-                   nb::handle out) {
+                   nb::handle out, std::uintptr_t stream) {
   const std::size_t position = resident->position(index);
-  const Inputs in = inputs_of(*resident, position, {x, a, a_sf, ids, weights, logits, bias, out});
+  const Inputs in = inputs_of(*resident, position, {x, a, a_sf, ids, weights, logits, bias, out}, true);
   const decode::Mode mode = resident->mode(mode_name);
   const std::optional<tail::Kind> tail = tail_of(tail_name);
+  if (in.device) {
+    if (out.is_none()) wants(index, "its arrays lie on a device: out wanted there, too");
+    const nb::gil_scoped_release released;
+    const InUse use(*resident);
+    resident->next();
+    run_on_device(*resident, position, mode, tail, in, stream);
+  }
+  if (in.device) return nb::borrow(out);
   std::span<const std::uint16_t> rows;
   {
     const nb::gil_scoped_release released;
@@ -277,24 +352,32 @@ nb::object all_reduce(const SharedRuntime& resident, nb::handle x, nb::handle ou
 // A step whose arrays are bound once: a call of it allocates nothing.
 class Bound {
  public:
+  // `stream`: what says the current stream's handle, for arrays on a device; None otherwise.
   Bound(SharedRuntime resident, std::size_t position, decode::Mode mode, std::optional<tail::Kind> tail,
-        Inputs inputs, nb::object out)
+        Inputs inputs, nb::object out, nb::object stream)
       : resident_(std::move(resident)),
         position_(position),
         mode_(mode),
         tail_(tail),
         inputs_(std::move(inputs)),
-        out_(std::move(out)) {}
+        out_(std::move(out)),
+        stream_(std::move(stream)) {}
 
-  nb::handle operator()() const {
+  nb::handle operator()(std::optional<std::uintptr_t> given) const {
+    std::uintptr_t stream = given.value_or(0);
+    if (!given && inputs_.device && !stream_.is_none()) stream = nb::cast<std::uintptr_t>(stream_());
     {
       const nb::gil_scoped_release released;
       const InUse use(*resident_);
       resident_->next();
-      (void)resident_->get().execute(position_, mode_, inputs_.step, tail_);
+      if (inputs_.device)
+        run_on_device(*resident_, position_, mode_, tail_, inputs_, stream);
+      else
+        (void)resident_->get().execute(position_, mode_, inputs_.step, tail_);
     }
     return out_;
   }
+  [[nodiscard]] bool on_device() const { return inputs_.device.has_value(); }
   [[nodiscard]] const nb::object& out() const { return out_; }
 
  private:
@@ -304,16 +387,19 @@ class Bound {
   std::optional<tail::Kind> tail_;
   Inputs inputs_;
   nb::object out_;
+  nb::object stream_;
 };
 
 Bound bind(const SharedRuntime& resident, std::int64_t index, nb::handle x, nb::handle a, nb::handle a_sf,
            nb::handle ids, nb::handle weights, nb::handle logits, nb::handle bias,
            const std::optional<std::string>& mode_name, const std::optional<std::string>& tail_name,
-           nb::handle out) {
+           nb::handle out, nb::handle stream) {
   const std::size_t position = resident->position(index);
-  Inputs in = inputs_of(*resident, position, {x, a, a_sf, ids, weights, logits, bias, out});
-  require(decode::refused(resident->get().layers()[position], resident->get().plan(), in.step));
-  return {resident, position, resident->mode(mode_name), tail_of(tail_name), std::move(in), nb::borrow(out)};
+  Inputs in = inputs_of(*resident, position, {x, a, a_sf, ids, weights, logits, bias, out}, true);
+  if (!in.device)
+    require(decode::refused(resident->get().layers()[position], resident->get().plan(), in.step));
+  return {resident,      position,        resident->mode(mode_name), tail_of(tail_name),
+          std::move(in), nb::borrow(out), nb::borrow(stream)};
 }
 
 void warm_up(const SharedRuntime& resident) {
@@ -371,20 +457,25 @@ void bind_steps(nb::module_& m, nb::class_<Resident>& runtime) {
   nb::class_<Bound>(
       m, "Step",
       "A step whose arrays are bound: a call runs it on what they hold then, and allocates nothing.")
-      .def("__call__", &Bound::operator(), nb::sig("def __call__(self) -> object"),
-           "Collective: runs the step and returns `out`.")
+      .def("__call__", &Bound::operator(), nb::arg("stream").none() = nb::none(),
+           nb::sig("def __call__(self, stream: int | None = None) -> object"),
+           "Collective: runs the step and returns `out`. Arrays on a device: enqueues it on the CUDA stream "
+           "with this "
+           "handle, and returns before it has run.")
+      .def_prop_ro("on_device", &Bound::on_device, "Whether the arrays lie on a device.")
       .def_prop_ro("out", &Bound::out, "Where the output goes, [T, H] bf16.");
 
   const auto none = [](const char* name) { return nb::arg(name).none(); };
   runtime.def("warm_up", &warm_up)
       .def("execute", &execute, nb::arg("layer"), none("x"), none("a"), none("a_sf"), none("ids"),
-           none("weights"), none("logits"), none("bias"), none("mode"), none("tail"), none("out"))
+           none("weights"), none("logits"), none("bias"), none("mode"), none("tail"), none("out"),
+           nb::arg("stream") = 0)
       .def("execute_unprepared", &execute_unprepared, nb::arg("layer"), none("x"), none("a"), none("a_sf"),
            none("ids"), none("weights"), none("logits"), none("bias"), none("out"))
       .def("execute_block", &execute_block, nb::arg("layer"), nb::arg("x"), none("mode"), none("tail"),
            none("out"))
       .def("bind", &bind, nb::arg("layer"), none("x"), none("a"), none("a_sf"), none("ids"), none("weights"),
-           none("logits"), none("bias"), none("mode"), none("tail"), nb::arg("out"))
+           none("logits"), none("bias"), none("mode"), none("tail"), nb::arg("out"), none("stream"))
       .def("plan", &plan, nb::arg("layer"), nb::arg("tokens"), none("mode"))
       .def("routed_experts", &routed_experts, nb::arg("layer"), none("x"), none("a"), none("a_sf"),
            none("ids"), none("weights"), none("logits"), none("bias"), none("plan"), none("mode"),

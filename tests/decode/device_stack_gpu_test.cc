@@ -84,6 +84,45 @@ double rel_l2(const std::vector<std::uint16_t>& got, std::span<const std::uint16
 
 using DeviceStackOnGpu = OnGpu;
 
+// Inputs in device memory of the caller's, and room for the output.
+class OwnTensors {
+ public:
+  OwnTensors(const decode::Inputs& in, const routing::Router& router, std::int64_t hidden,
+             const decode::Rank& rank)
+      : x_(of(rank, tensor::Dtype::bf16, in.x)),
+        ids_(of(rank, tensor::Dtype::i32, in.ids)),
+        weights_(of(rank, tensor::Dtype::f32, in.weights)),
+        logits_(of(rank, tensor::Dtype::f32, in.logits)),
+        out_(rank.weights(), tensor::Dtype::bf16, {in.tokens, hidden}) {
+    tensors_ = {.x = x_.as<std::uint16_t>().data(), .out = out_.as<std::uint16_t>().data()};
+    if (in.logits.empty()) {
+      tensors_.ids = ids_.as<std::int32_t>().data();
+      tensors_.weights = weights_.as<float>().data();
+    } else {
+      tensors_.router = &router;
+      tensors_.logits = logits_.as<float>().data();
+    }
+  }
+  [[nodiscard]] const decode::DeviceStepTensors& get() const { return tensors_; }
+  // Read, and gone from the device's memory.
+  [[nodiscard]] std::vector<std::uint16_t> take() {
+    std::vector<std::uint16_t> out(out_.bytes().size() / 2);
+    cuda::copy(out.data(), out_.bytes().data(), out_.bytes().size());
+    cuda::zero(out_.bytes().data(), out_.bytes().size());
+    return out;
+  }
+
+ private:
+  template <typename T>
+  static tensor::Tensor of(const decode::Rank& rank, tensor::Dtype dtype, const std::vector<T>& values) {
+    tensor::Tensor out(rank.weights(), dtype, {static_cast<std::int64_t>(values.size())});
+    cuda::copy(out.bytes().data(), values.data(), out.bytes().size());
+    return out;
+  }
+  tensor::Tensor x_, ids_, weights_, logits_, out_;
+  decode::DeviceStepTensors tensors_;
+};
+
 struct Case {
   Grid grid;
   bool tp;
@@ -102,6 +141,9 @@ void expect_as_on_the_host(const Synthetic& model, const Case& c, op::Input inpu
     std::vector<StackStep> steps;
     for (const std::int64_t t : {0, 1, 2, 3, 8, 33}) steps.push_back({mode, t, c.tail});
     const auto stack = decode::make_device_stack(pointers(device), device.plan(), steps, rank);
+    const std::vector<StackStep> largest = {steps.back()};
+    const auto engines = decode::make_device_stack(pointers(device), device.plan(), largest, rank);
+    const cuda::Stream stream;
     for (const StackStep& step : steps) {
       std::vector<decode::Inputs> inputs;
       for (std::size_t i = 0; i < device.layers().size(); ++i) {
@@ -121,6 +163,20 @@ void expect_as_on_the_host(const Synthetic& model, const Case& c, op::Input inpu
               << "layer " << i << ", " << step.tokens << " tokens, rank " << rank.group.rank();
         else
           EXPECT_LT(rel_l2(got, want), 1e-2) << "layer " << i << ", " << step.tokens << " tokens";
+        // The same on the caller's tensors and stream: eager, and captured.
+        OwnTensors own(inputs[i], device.router(), device.layers()[i].bound().shape().hidden, rank);
+        engines->enqueue(i, step, own.get(), stream.handle());
+        stream.synchronize();
+        rank.group.barrier("rank 0 has waited");
+        EXPECT_EQ(own.take(), got) << "layer " << i << ", " << step.tokens << " tokens";
+        if (rank.group.size() > 1 || step.tokens == 0) continue;
+        const cuda::Graph graph = cuda::Graph::capture(
+            stream.handle(), [&] { engines->enqueue(i, step, own.get(), stream.handle()); });
+        for (int replay = 0; replay < 2; ++replay) {
+          graph.launch(stream.handle());
+          stream.synchronize();
+          EXPECT_EQ(own.take(), got) << "layer " << i << ", " << step.tokens << " tokens, captured";
+        }
       }
     }
   });
@@ -183,6 +239,42 @@ TEST_F(DeviceStackOnGpu, AThousandReplaysGiveTheSameBitsAndFollowNewInputs) {
     (void)stack->time(3);
     EXPECT_EQ(outputs(), second);
     EXPECT_EQ(rank.device->current(), in_use);
+  });
+}
+
+TEST_F(DeviceStackOnGpu, StepsOnOwnTensorsThatDoNotFitAreRefused) {
+  const Synthetic model(16, 256, 512, {}, 1, tools::SynthModel::qwen3_moe);
+  const checkpoint::Checkpoint from = model.open();
+  on_device({1, 1}, [&](const decode::Rank& rank) {
+    const decode::Runtime device = build(from, rank, false, Kind::fast);
+    const std::vector<StackStep> steps = {{Mode::ep, 2, Kind::fast}};
+    const auto stack = decode::make_device_stack(pointers(device), device.plan(), steps, rank);
+    const decode::Layer& layer = device.layers()[0];
+    const decode::Inputs in =
+        decode::make_inputs(3, layer.index, 2, layer.kind,
+                            {layer.ep->num_experts(), layer.ep->shape().hidden, layer.ep->top_k()});
+    const OwnTensors own(in, device.router(), layer.bound().shape().hidden, rank);
+    const cuda::Stream stream;
+    const auto refused = [&](std::size_t position, const StackStep& step, const auto& edit) {
+      decode::DeviceStepTensors tensors = own.get();
+      edit(tensors);
+      const Verdict v = attempt([&] { stack->enqueue(position, step, tensors, stream.handle()); });
+      stream.synchronize();
+      return v ? v->kind : ErrorKind::bug;
+    };
+    const auto same = [](auto&) {};
+    EXPECT_EQ(refused(1, steps[0], same), ErrorKind::usage) << "no such layer";
+    EXPECT_EQ(refused(0, {Mode::ep, 3, Kind::fast}, same), ErrorKind::usage) << "too many tokens";
+    EXPECT_EQ(refused(0, {Mode::tp, 2, Kind::fast}, same), ErrorKind::usage) << "another mode";
+    EXPECT_EQ(refused(0, steps[0], [](auto& t) { t.x = nullptr; }), ErrorKind::usage);
+    EXPECT_EQ(refused(0, steps[0], [](auto& t) { ++t.out; }), ErrorKind::usage) << "misaligned";
+    EXPECT_EQ(refused(0, steps[0],
+                      [](auto& t) {
+                        t.ids = nullptr;
+                        t.logits = nullptr;
+                      }),
+              ErrorKind::usage);
+    EXPECT_EQ(refused(0, steps[0], same), ErrorKind::bug) << "fits";
   });
 }
 

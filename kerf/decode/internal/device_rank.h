@@ -44,8 +44,10 @@ class DeviceRank {
   [[nodiscard]] bool ends_tokens(std::size_t position, const StackStep& step) const;
   // Enqueues a layer's routes, rows and experts; the experts end the tokens where `ended` [T, H] bf16 is
   // given.
-  void run_experts(std::size_t position, const StackStep& step, std::uint16_t* ended,
-                   cuda::StreamHandle stream) const;
+  void run_experts(std::size_t position, const StackStep& step, const DeviceStepTensors& tensors,
+                   std::uint16_t* ended, cuda::StreamHandle stream) const;
+  // A layer's own memory, with what was loaded into it.
+  [[nodiscard]] DeviceStepTensors loaded(std::size_t position) const;
 
   // What tails read of this rank, after that.
   [[nodiscard]] tail::DevicePart part(std::size_t position, const StackStep& step) const;

@@ -1,0 +1,28 @@
+"""The CUDA stream that a library works on now, as that library says it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_CUDA = 2  # DLPack's number
+
+
+def on_cuda(array: Any) -> bool:
+    """Whether the array lies in a CUDA device's memory."""
+    device = getattr(array, "__dlpack_device__", None)
+    return device is not None and int(device()[0]) == _CUDA
+
+
+def stream_source(array: Any) -> Callable[[], int]:
+    """Asked at each step: the handle of the current stream of the array's library; the default stream of one that kerf
+    does not know."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        device = array.device
+        return lambda: int(torch.cuda.current_stream(device).cuda_stream)
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(array, cupy.ndarray):
+        return lambda: int(cupy.cuda.get_current_stream().ptr)
+    return lambda: 0
