@@ -56,14 +56,9 @@ std::optional<decode::DeviceStepTensors> on_device(const Resident& resident, std
     all = all && argument->on_device();
   }
   if (!any) return std::nullopt;
-  const std::int64_t layer = resident.get().layers()[position].index;
-  if (!all) wants(layer, "its arrays lie on a device and in the host's memory, wanted all of them in one");
-  if (in.a.given())
-    throw Error(
-        ErrorKind::unsupported,
-        fmt::format("a step of layer {}: a device's steps quantise their rows themselves: x wanted, not a "
-                    "and a_sf",
-                    layer));
+  if (!all)
+    wants(resident.get().layers()[position].index,
+          "its arrays lie on a device and in the host's memory, wanted all of them in one");
   decode::DeviceStepTensors out;
   out.x = address<std::uint16_t>(in.x);
   out.ids = address<std::int32_t>(in.ids);

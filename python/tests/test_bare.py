@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pathlib
+import subprocess
 import tempfile
 
 import kerf
+from kerf import _kerf
 
 
 def test_commands_and_a_step_without_numpy_or_torch() -> None:
@@ -28,11 +30,19 @@ def test_versions_are_one() -> None:
     assert kerf.__version__ == kerf.env()["version"]
 
 
+def test_the_module_shows_nothing_but_its_entry() -> None:
+    names = subprocess.run(
+        ["nm", "-D", "--defined-only", "--format=posix", _kerf.__file__], check=True, capture_output=True, text=True
+    )
+    assert [line.split()[0] for line in names.stdout.splitlines()] == ["PyInit__kerf"]
+
+
 if __name__ == "__main__":
     import sys
 
     test_commands_and_a_step_without_numpy_or_torch()
     test_versions_are_one()
+    test_the_module_shows_nothing_but_its_entry()
     for name in ("numpy", "torch"):
         assert name not in sys.modules, name
     print("without numpy and torch: fine")
