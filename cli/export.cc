@@ -125,11 +125,11 @@ void add_export(CLI::App& app, Context& context) {
   CLI::App* command = add_command(
       app, context, "export", "Experts in the converted layout, one file a rank, and back (--to logical)");
   command->footer(
-      "kerf decode OUT and kerf run OUT start from the files without converting anything. A run that fails "
-      "or\n"
-      "is stopped leaves nothing that would start; the next one into the same directory replaces it. So does "
-      "a\n"
-      "run with --to logical, which marks its directory by a file .kerf-export.");
+      "kerf decode OUT and kerf run OUT start from the files without converting anything. An earlier export "
+      "in OUT\n"
+      "is replaced once the new one is whole; what a run leaves that fails or is stopped does not start, and "
+      "the next\n"
+      "one removes it. So it is with --to logical, which marks its directory by a file .kerf-export.");
   command->add_option("CKPT", o->checkpoint, "Model directory; an export with --to logical")
       ->required()
       ->check(not_empty());

@@ -32,6 +32,7 @@ struct Model {
   std::optional<std::int64_t> experts, hidden, intermediate, top_k;
   std::int64_t nvfp4_layers = 1;
   std::int64_t bf16_layers = 0;
+  std::int64_t weight_only_layers = 0;  // of the NVFP4 ones
   bool norm = false;
 };
 
@@ -45,8 +46,11 @@ bool holds_weights(const fs::path& path) {
 void count_layers(const checkpoint::Checkpoint& ckpt, Model& model) {
   require(ckpt.layer_faults().verdict());
   model.nvfp4_layers = 0;
-  for (const std::int64_t index : ckpt.moe_layers())
-    (ckpt.layer(index).kind() == checkpoint::ExpertKind::bf16 ? model.bf16_layers : model.nvfp4_layers)++;
+  for (const std::int64_t index : ckpt.moe_layers()) {
+    const checkpoint::MoeLayer& layer = ckpt.layer(index);
+    (layer.kind() == checkpoint::ExpertKind::bf16 ? model.bf16_layers : model.nvfp4_layers)++;
+    if (layer.weight_only()) ++model.weight_only_layers;
+  }
 }
 
 Model read(const std::string& path, const Options& o, const Context& context) {
@@ -54,14 +58,20 @@ Model read(const std::string& path, const Options& o, const Context& context) {
     const auto ckpt = checkpoint::Checkpoint::open(path);
     const checkpoint::ModelConfig& c = ckpt.config();
     for (const std::string& note : checkpoint::notes_of(c)) context.log.info(note);
-    Model model{c.experts, c.hidden, c.intermediate, c.top_k, 0, 0, c.post_norm.has_value()};
+    Model model{c.experts, c.hidden, c.intermediate, c.top_k, 0, 0, 0, c.post_norm.has_value()};
     count_layers(ckpt, model);
     return model;
   }
   const checkpoint::ModelConfig config = checkpoint::read_config_at(path);
   for (const std::string& note : checkpoint::notes_of(config)) context.log.info(note);
-  Model model{
-      config.experts, config.hidden, config.intermediate, config.top_k, 0, 0, config.post_norm.has_value()};
+  Model model{config.experts,
+              config.hidden,
+              config.intermediate,
+              config.top_k,
+              0,
+              0,
+              0,
+              config.post_norm.has_value()};
   if (holds_weights(path)) {
     // The files know best which layers are BF16. A damaged one is no reason not to plan.
     const Verdict why = attempt([&] { count_layers(checkpoint::Checkpoint::open(path), model); });
@@ -71,6 +81,7 @@ Model read(const std::string& path, const Options& o, const Context& context) {
   }
   model.bf16_layers = checkpoint::excluded_layers(config);
   model.nvfp4_layers = checkpoint::routed_layers(config) - model.bf16_layers;
+  model.weight_only_layers = std::min(checkpoint::weight_only_layers(config), model.nvfp4_layers);
   if (config.quant_algo.empty() && !o.bf16_layers)
     context.log.warning("the config names no quantisation: planned as NVFP4 (--bf16-layers says otherwise)");
   return model;
@@ -92,7 +103,10 @@ Model model_of(const Options& o, const Context& context) {
         throw Error(ErrorKind::usage,
                     fmt::format("--bf16-layers: {} is not one of layers 0 to {}", layer, layers - 1));
     m.bf16_layers = static_cast<std::int64_t>(bf16.size());
+    const bool all = m.weight_only_layers == m.nvfp4_layers;
     m.nvfp4_layers = layers - m.bf16_layers;
+    if (m.weight_only_layers > 0)
+      m.weight_only_layers = all ? m.nvfp4_layers : std::min(m.weight_only_layers, m.nvfp4_layers);
   }
   if (!m.experts || !m.hidden || !m.intermediate)
     throw Error(ErrorKind::usage, "without a checkpoint, --experts, --hidden and --intermediate are needed");
@@ -245,6 +259,7 @@ void run(const Options& o, Context& context) {
                                 .top_k = m.top_k.value_or(std::min<std::int64_t>(8, m.experts.value_or(0))),
                                 .nvfp4_layers = m.nvfp4_layers,
                                 .bf16_layers = m.bf16_layers,
+                                .weight_only_layers = m.weight_only_layers,
                                 .ranks = p.stock,
                                 .rows = p.grid.ep,
                                 .tp = p.grid.tp,

@@ -19,6 +19,7 @@ void require_room(const checkpoint::Checkpoint& from, const RankOptions& options
   if (load.layer_by_layer) {
     r.nvfp4_layers = std::min<std::int64_t>(r.nvfp4_layers, 1);
     r.bf16_layers = std::min<std::int64_t>(r.bf16_layers, 1);
+    r.weight_only_layers = std::min<std::int64_t>(r.weight_only_layers, 1);
   }
   const std::int64_t there = deploy::this_machine().memory;
   if (there == 0) return;  // it does not say

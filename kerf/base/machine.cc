@@ -70,15 +70,16 @@ std::string machine_name() {
 
 std::int64_t largest_cache() {
   std::int64_t most = 0;
-  for (const int level : {_SC_LEVEL2_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL4_CACHE_SIZE})
-    most = std::max<std::int64_t>(most, ::sysconf(level));
-  if (most > 0) return most;
-  // On AArch64 the C library does not know, the kernel does: "1024K".
+  // "1024K". The C library may add up what the cores of a socket do not share, and on AArch64 it does not
+  // know.
   for (int i = 0; i < 8; ++i) {
     std::ifstream file(fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/size", i));
     std::int64_t kib = 0;
     if (file >> kib) most = std::max(most, 1024 * kib);
   }
+  if (most > 0) return most;
+  for (const int level : {_SC_LEVEL2_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL4_CACHE_SIZE})
+    most = std::max<std::int64_t>(most, ::sysconf(level));
   return most;
 }
 

@@ -151,11 +151,17 @@ const std::filesystem::path& AtomicFile::target() const { return state_->target;
 
 void AtomicFile::append(std::span<const std::byte> bytes) { state_->write(bytes); }
 
-void AtomicFile::finish() {
-  if (state_->renamed) fail(ErrorKind::bug, "{}: finished twice", state_->target.string());
+void AtomicFile::close() {
+  if (state_->descriptor.get() < 0) return;
   state_->flush();
   if (::fsync(state_->descriptor.get()) != 0) state_->broken("sync", errno);
   state_->descriptor.close();
+  state_->buffer = {};
+}
+
+void AtomicFile::finish() {
+  if (state_->renamed) fail(ErrorKind::bug, "{}: finished twice", state_->target.string());
+  close();
   if (::rename(state_->temporary.c_str(), state_->target.c_str()) != 0) state_->broken("rename", errno);
   state_->renamed = true;
   state_->sync_directory();

@@ -31,6 +31,9 @@ class AtomicFile {
   // its place, once: Error{bug} for a second call.
   void append(std::span<const std::byte> bytes);
   void finish();
+  // After the last byte: it is safe under its temporary name, and holds neither memory nor a descriptor until
+  // finish(). Errors as append().
+  void close();
 
   // What temporaries of a file named `name` are called: this, then more.
   static std::string temporary_prefix(const std::string& name) { return name + ".tmp-"; }

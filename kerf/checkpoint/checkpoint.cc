@@ -418,8 +418,8 @@ Checkpoint Checkpoint::open_exported(const std::filesystem::path& directory, std
              "{}: layer {}: its facts' input_scales is {}, but its experts are quantised as {} by {}, wanted "
              "{}",
              path.string(), layer.index, layer.has_inputs,
-             source.quant_algo.empty() ? "nothing" : shown(source.quant_algo), config.quant_said_in,
-             !layer.has_inputs);
+             source.quant_algo.empty() ? "nothing" : shown(source.quant_algo),
+             config.quant_said_in.empty() ? "its configuration" : config.quant_said_in, !layer.has_inputs);
     }
     state->layers.emplace(layer.index, internal::make_exported_layer(std::move(source), layer));
     state->moe_layers.push_back(layer.index);

@@ -302,12 +302,21 @@ std::int64_t routed_layers(const ModelConfig& config) {
   return std::count(config.expert_layers.routed.begin(), config.expert_layers.routed.end(), true);
 }
 
-std::int64_t excluded_layers(const ModelConfig& config) {
+namespace {
+
+// Layers that may have routed experts, of those that the lists say this of.
+std::int64_t layers_of(const ModelConfig& config, std::string_view algo) {
   const std::vector<std::string> algos = internal::algos_of_layers(config);
   std::int64_t count = 0;
   for (std::int64_t layer = 0; layer < config.layers; ++layer)
-    count += config.expert_layers.may_be_in(layer) && algos[static_cast<std::size_t>(layer)].empty() ? 1 : 0;
+    count += config.expert_layers.may_be_in(layer) && algos[static_cast<std::size_t>(layer)] == algo ? 1 : 0;
   return count;
 }
+
+}  // namespace
+
+std::int64_t excluded_layers(const ModelConfig& config) { return layers_of(config, {}); }
+
+std::int64_t weight_only_layers(const ModelConfig& config) { return layers_of(config, "W4A16_NVFP4"); }
 
 }  // namespace kerf::checkpoint

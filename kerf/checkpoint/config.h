@@ -153,6 +153,8 @@ std::int64_t routed_layers(const ModelConfig& config);
 // quantised_modules. Error{checkpoint} where those contradict each other, Error{unsupported} for a pattern
 // that kerf cannot read or too many of them.
 std::int64_t excluded_layers(const ModelConfig& config);
+// The same, whose experts are weight-only (W4A16_NVFP4).
+std::int64_t weight_only_layers(const ModelConfig& config);
 
 }  // namespace kerf::checkpoint
 #pragma GCC visibility pop

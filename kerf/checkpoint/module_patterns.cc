@@ -116,11 +116,11 @@ bool ModulePattern::covers(std::string_view module) const {
 }
 
 std::int64_t ModulePattern::cost(std::string_view module) const {
-  const auto steps = [&](std::int64_t count) { return kStepCost * count * std::ssize(module); };
-  if (kind_ == Kind::regex) return compiled_ == nullptr ? 1 : steps(compiled_->ProgramSize());
+  const auto steps = [&](std::int64_t count) { return look_cost + kStepCost * count * std::ssize(module); };
+  if (kind_ == Kind::regex) return compiled_ == nullptr ? look_cost : steps(compiled_->ProgramSize());
   if (kind_ == Kind::glob && module.starts_with(std::string_view(text_).substr(0, literal_)))
     return steps(std::ssize(text_) - static_cast<std::int64_t>(literal_));
-  return kStepCost;
+  return look_cost;
 }
 
 }  // namespace kerf::checkpoint::internal

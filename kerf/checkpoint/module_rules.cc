@@ -14,13 +14,15 @@ void ModuleRules::add(ModulePattern pattern, std::string says) {
     patterns_.push_back({std::move(pattern), std::move(says)});
 }
 
-bool ModuleRules::may_name(std::string_view prefix) const {
+bool ModuleRules::may_name(std::string_view prefix, Effort& effort) const {
   bool named = false;
   each_name(prefix, [&](std::string_view, const std::string&) { named = true; });
   // "model.layers.0." is part of "model.layers.0", "model.layers" and "model".
   return named || any_name(prefix, [](const std::string&) { return true; }) ||
-         std::any_of(patterns_.begin(), patterns_.end(),
-                     [&](const Rule& rule) { return rule.pattern.may_cover(prefix); });
+         std::any_of(patterns_.begin(), patterns_.end(), [&](const Rule& rule) {
+           spend(ModulePattern::look_cost, rule, effort);
+           return rule.pattern.may_cover(prefix);
+         });
 }
 
 const std::string* ModuleRules::find(std::string_view module, Effort& effort) const {
@@ -47,12 +49,16 @@ void ModuleRules::collect(std::string_view module, std::set<std::string>& out, E
     if (covers(rule, module, effort)) out.insert(rule.says);
 }
 
-bool ModuleRules::covers(const Rule& rule, std::string_view module, Effort& effort) const {
-  if (!effort.spend(rule.pattern.cost(module)))
+void ModuleRules::spend(std::int64_t units, const Rule& rule, Effort& effort) const {
+  if (!effort.spend(units))
     fail(ErrorKind::unsupported,
          "{} patterns of modules ('{}') for so many layers and experts are more than can be compared in "
          "seconds: wanted fewer, or names",
          patterns_.size(), shown(rule.pattern.text()));
+}
+
+bool ModuleRules::covers(const Rule& rule, std::string_view module, Effort& effort) const {
+  spend(rule.pattern.cost(module), rule, effort);
   return rule.pattern.covers(module);
 }
 

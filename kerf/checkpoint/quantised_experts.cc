@@ -27,8 +27,8 @@ bool is_class(const std::string& pattern) {
 // Whether routed experts may be of a class with this name.
 bool is_class_of_experts(const std::string& name) {
   constexpr auto words = std::to_array<std::string_view>({"Linear", "Expert", "MoE", "Moe", "MLP"});
-  return std::any_of(words.begin(), words.end(),
-                     [&](std::string_view word) { return name.find(word) != std::string::npos; });
+  const auto has = [&](std::string_view word) { return name.find(word) != std::string::npos; };
+  return std::any_of(words.begin(), words.end(), has) && !has("Gate") && !has("Router");
 }
 
 // Of "PREFIX12.gate_proj" 12, where it begins with `prefix`.
@@ -97,8 +97,9 @@ void QuantisedExperts::add(const std::string& text, std::string_view key,
   (algo ? rules_ : excluded_).add(std::move(pattern), algo.value_or(""));
 }
 
-bool QuantisedExperts::may_name(std::string_view prefix) const {
-  return excluded_.may_name(prefix) || rules_.may_name(prefix);
+bool QuantisedExperts::may_name(std::string_view prefix) {
+  return told(said_in_,
+              [&] { return excluded_.may_name(prefix, effort_) || rules_.may_name(prefix, effort_); });
 }
 
 // Names are looked up for every expert that has one. Patterns that tell one expert from another are looked

@@ -29,7 +29,8 @@ constexpr auto kNames = std::to_array<std::string_view>(
      // whether there is a selection bias
      "use_routing_bias", "moe_router_enable_expert_bias", "use_expert_bias", "use_moe_router_bias",
      // those with one name
-     "topk_method", "use_grouped_topk", "output_multiplier", "moe_apply_router_weight_on_input"});
+     "topk_method", "use_grouped_topk", "output_multiplier", "moe_apply_router_weight_on_input",
+     "moe_router_use_sigmoid"});
 constexpr KeyNames kScoring = KeyNames(kNames).subspan(0, 7);
 constexpr KeyNames kNormalises = KeyNames(kNames).subspan(7, 4);
 constexpr KeyNames kGroups = KeyNames(kNames).subspan(11, 3);
@@ -46,6 +47,7 @@ class Reader {
 
   RouterConfig read(std::int64_t experts, std::int64_t top_k) {
     out_.scoring = scoring();
+    check_sigmoid();
     out_.norm_topk_prob = normalises();
     read_scaling();
     read_groups();
@@ -95,6 +97,13 @@ class Reader {
     if (!family_.scoring_told && *told != family_.scoring)
       unsupported(said, fmt::format("but {} scores by {}", code(), family_.scoring));
     return *told;
+  }
+
+  // Of families that score in one way, and say it in a key of its own.
+  void check_sigmoid() const {
+    constexpr std::string_view key = "moe_router_use_sigmoid";
+    if (const auto told = keys_.boolean(key); told && *told != (out_.scoring == "sigmoid"))
+      unsupported(keys_.said(key), fmt::format("but {} scores by {}", code(), out_.scoring));
   }
 
   [[nodiscard]] bool normalises() const {

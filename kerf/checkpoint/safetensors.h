@@ -116,11 +116,13 @@ class SafetensorsWriter {
   [[nodiscard]] std::span<const std::byte> header() const;
   // The tensors' next bytes. Error{bug} for more than were promised.
   void append(std::span<const std::byte> bytes);
-  // The file appears under its name. Error{bug} unless exactly the promised bytes came.
+  // The file is whole, under its temporary name, and holds no descriptor. Error{bug} unless exactly the
+  // promised bytes came.
+  void close();
+  // close(), and the file appears under its name.
   void finish();
 
  private:
-  friend std::filesystem::path check_writable(const std::filesystem::path& path);
   struct State;
   std::unique_ptr<State> state_;
 };

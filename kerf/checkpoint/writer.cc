@@ -77,10 +77,15 @@ void SafetensorsWriter::append(std::span<const std::byte> bytes) {
   state_->file.append(bytes);
 }
 
-void SafetensorsWriter::finish() {
+void SafetensorsWriter::close() {
   if (state_->appended != state_->promised)
     fail(ErrorKind::bug, "{}: {} bytes appended, wanted {}", state_->file.target().string(), state_->appended,
          state_->promised);
+  state_->file.close();
+}
+
+void SafetensorsWriter::finish() {
+  close();
   state_->file.finish();
 }
 

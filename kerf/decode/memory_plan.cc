@@ -37,15 +37,23 @@ KindBytes times(std::int64_t layers, const KindBytes& b) {
           layers * b.w2_sf, layers * b.scalars, layers * b.bf16};
 }
 
-op::Arithmetic nvfp4_arithmetic(const MemoryRequest& r) {
-  return arithmetic_of(checkpoint::ExpertKind::nvfp4, r.input);
+// NVFP4 layers that are given quantised rows; the others are given bf16 rows.
+std::int64_t quantised_layers(const MemoryRequest& r) {
+  return r.input == op::Input::nvfp4 ? r.nvfp4_layers - r.weight_only_layers : 0;
+}
+
+std::vector<op::Arithmetic> nvfp4_arithmetics(const MemoryRequest& r) {
+  std::vector<op::Arithmetic> out;
+  if (quantised_layers(r) > 0) out.push_back(op::Arithmetic::w4a4);
+  if (quantised_layers(r) < r.nvfp4_layers) out.push_back(op::Arithmetic::w4a16);
+  return out;
 }
 
 // The whole experts of each kind of layer, as one rank holds them.
 std::vector<Whole> wholes(const MemoryRequest& r) {
   std::vector<Whole> out;
-  if (r.nvfp4_layers > 0)
-    out.push_back({nvfp4_arithmetic(r), r.experts / r.ranks, r.hidden, r.intermediate, r.tp});
+  for (const op::Arithmetic arithmetic : nvfp4_arithmetics(r))
+    out.push_back({arithmetic, r.experts / r.ranks, r.hidden, r.intermediate, r.tp});
   if (r.bf16_layers > 0)
     out.push_back({op::Arithmetic::bf16, r.experts / r.ranks, r.hidden, r.intermediate, 1});
   return out;
@@ -100,6 +108,9 @@ Verdict bad_numbers(const MemoryRequest& r) {
   if (r.nvfp4_layers < 0 || r.bf16_layers < 0 || r.nvfp4_layers + r.bf16_layers < 1)
     return because(ErrorKind::usage, "{} NVFP4 and {} BF16 layers, wanted at least one layer", r.nvfp4_layers,
                    r.bf16_layers);
+  if (r.weight_only_layers < 0 || r.weight_only_layers > r.nvfp4_layers)
+    return because(ErrorKind::usage, "{} weight-only of {} NVFP4 layers", r.weight_only_layers,
+                   r.nvfp4_layers);
   if (r.top_k > r.experts)
     return because(ErrorKind::usage, "top-k is {}, but there are only {} experts", r.top_k, r.experts);
   if (r.tokens > most_tokens)
@@ -124,7 +135,7 @@ Verdict bad_shape(const MemoryRequest& r) {
   if (r.nvfp4_layers > 0)
     if (Verdict v = layout::cuttable(r.hidden, r.intermediate, r.tp, r.fit)) return v;
   if (r.nvfp4_layers > 0 && r.tp > 1 && r.tail.kind == tail::Kind::exact) {
-    if (r.input == op::Input::bf16)
+    if (quantised_layers(r) < r.nvfp4_layers)
       return because(
           ErrorKind::unsupported,
           "exact tails of sliced experts need canonical sums, which W4A16 does not have; EP is exact "
@@ -169,9 +180,11 @@ bool exact_slices(const MemoryRequest& r) {
 // What the steps of all layers take on a device.
 std::int64_t stack_bytes(const MemoryRequest& r) {
   const DeviceExtent extent{r.tokens, r.experts, r.hidden, r.top_k};
-  const DeviceLayerShapes nvfp4(extent, r.input == op::Input::nvfp4, r.norm, r.tp > 1);
+  const DeviceLayerShapes quantised(extent, true, r.norm, r.tp > 1);
+  const DeviceLayerShapes weight_only(extent, false, r.norm, r.tp > 1);
   const DeviceLayerShapes bf16(extent, false, r.norm, false);
-  return r.nvfp4_layers * nvfp4.bytes() + r.bf16_layers * bf16.bytes() +
+  return quantised_layers(r) * quantised.bytes() +
+         (r.nvfp4_layers - quantised_layers(r)) * weight_only.bytes() + r.bf16_layers * bf16.bytes() +
          DeviceStepShapes(held(r), extent, exact_slices(r)).bytes();
 }
 
@@ -239,9 +252,11 @@ MemoryPlan memory_plan(const MemoryRequest& r) {
     p.tp = times(r.nvfp4_layers, nvfp4_layer(r.experts / r.rows, r.hidden, p.slice));
     if (!r.exported_slices) {
       p.packed = std::max({stock.w13, stock.w13_sf, stock.w2, stock.w2_sf});
-      p.probe =
-          probe_bytes(op::planning_backend(r.backend), nvfp4_arithmetic(r), {local, r.hidden, p.width},
-                      {r.experts / r.rows, r.hidden, p.slice}, r.experts, r.top_k, static_cast<int>(r.ranks));
+      for (const op::Arithmetic arithmetic : nvfp4_arithmetics(r))
+        p.probe =
+            std::max(p.probe, probe_bytes(op::planning_backend(r.backend), arithmetic,
+                                          {local, r.hidden, p.width}, {r.experts / r.rows, r.hidden, p.slice},
+                                          r.experts, r.top_k, static_cast<int>(r.ranks)));
     }
   }
   p.buffers = step_buffers(r);

@@ -22,6 +22,8 @@ struct MemoryRequest {
   std::int64_t top_k = 0;         // K
   std::int64_t nvfp4_layers = 0;
   std::int64_t bf16_layers = 0;
+  std::int64_t weight_only_layers =
+      0;                               // of nvfp4_layers: W4A16 by their configuration, whatever `input` says
   std::int64_t ranks = 1;              // that hold whole experts, E / ranks each
   std::int64_t rows = 1;               // rows of tp ranks, each with slices of E / rows experts
   std::int64_t tp = 1;                 // slices that experts are cut into; 1: no expert TP

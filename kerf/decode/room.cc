@@ -77,6 +77,7 @@ MemoryRequest request_for(const checkpoint::Checkpoint& from, const std::vector<
   for (const std::int64_t index : layers) {
     const checkpoint::MoeLayer& layer = from.layer(index);
     (layer.kind() == checkpoint::ExpertKind::bf16 ? out.bf16_layers : out.nvfp4_layers)++;
+    if (layer.weight_only()) ++out.weight_only_layers;
     if (!block) continue;
     // As a rank holds it: as in the file, a bias as f32.
     const checkpoint::BlockFiles files = layer.block(config.pool.has_value());

@@ -118,6 +118,9 @@ std::optional<decode::MemoryRequest> sizes_of(const ModelSizes& given, Check& ch
   const std::int64_t layers = given.layers.value_or(given.config ? checkpoint::routed_layers(config) : 1);
   out.bf16_layers = given.bf16_layers.value_or(given.config ? checkpoint::excluded_layers(config) : 0);
   out.nvfp4_layers = layers - out.bf16_layers;
+  if (given.config)
+    out.weight_only_layers = std::clamp<std::int64_t>(checkpoint::weight_only_layers(config), 0,
+                                                      std::max<std::int64_t>(out.nvfp4_layers, 0));
   if (out.nvfp4_layers < 0)
     check.reasons.push_back(
         fmt::format("bf16_layers is {}, but there are {} layers", out.bf16_layers, layers));

@@ -163,7 +163,6 @@ ExportReport export_experts(const checkpoint::Checkpoint& from, const fs::path& 
       const bool nvfp4 = layer.kind() == ExpertKind::nvfp4;
       scales.push_back(nvfp4 ? layer.scales(faults) : checkpoint::LayerScales{});
       layer.scan_extras(faults);
-      layer.check_block(faults);
       facts.layers.push_back(facts_of(layer, scales.back(), config.experts));
       (nvfp4 ? facts.width : facts.bf16_width) =
           layout::converted_width(config.intermediate, nvfp4 ? tp : 1, options.fit);
@@ -173,13 +172,15 @@ ExportReport export_experts(const checkpoint::Checkpoint& from, const fs::path& 
     if (facts.bf16_width > 0) require(layout::convertible_bf16(config.hidden, facts.bf16_width));
   });
   std::string digest;
+  std::optional<internal::Claim> claim;
   comm::agreed(rank.group, "preparing the directory", [&] {
     if (rank.group.rank() != 0) return;
     ExportFacts seen;
     seen.source_digest = decode::source_digest(from.directory());
     seen.source_files = decode::source_files(from.directory(), rank.workers);
     digest = checkpoint::text_of_source(seen);
-    internal::claim(directory, {.writer = "kerf export", .is_own = is_own, .marker = {}, .key = {}});
+    claim.emplace(directory,
+                  internal::OwnFiles{.writer = "kerf export", .is_own = is_own, .marker = {}, .key = {}});
   });
   checkpoint::take_source(comm::gather_text(rank.group, digest, "the source's digests").front(), facts);
 
@@ -221,6 +222,10 @@ ExportReport export_experts(const checkpoint::Checkpoint& from, const fs::path& 
   });
   const std::vector<checkpoint::Digest> all =
       comm::gathered(rank.group, std::span<const checkpoint::Digest>(&mine, 1), "the files' digests");
+  // An earlier export stays until all of this one is there.
+  comm::agreed(rank.group, "replacing an earlier export", [&] {
+    if (claim) claim->clear();
+  });
   comm::agreed(rank.group, "ending the export", [&] { writer->finish(all); });
   report.id = checkpoint::text_of(checkpoint::digest_of(std::span<const checkpoint::Digest>(all)));
   report.largest_bytes = comm::all_max(rank.group, bytes, "the largest file");

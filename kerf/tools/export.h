@@ -39,10 +39,11 @@ struct ExportReport {
 
 // Collective; every rank writes its own file, a layer at a time: at most one layer's experts are in memory.
 // The directory is made where it is not there; one that holds anything but an earlier export is refused
-// (Error{usage}), and an earlier export is replaced. Files appear when all ranks have written all of theirs,
-// and tell each other by their ids: what an interrupted run leaves does not start. Errors, the same on every
-// rank: those of decode::build() and decode::shard(), unsupported for weight-only layers that have input
-// scales, usage for an export in the place of a checkpoint and for a file that cannot be written.
+// (Error{usage}), as is one that another run writes to, and an earlier export is replaced once all ranks have
+// written all of their files. Those appear then, and tell each other by their ids: what an interrupted run
+// leaves does not start, unless it is the earlier export. Errors, the same on every rank: those of
+// decode::build() and decode::shard(), unsupported for weight-only layers that have input scales, usage for
+// an export in the place of a checkpoint and for a file that cannot be written.
 ExportReport export_experts(const checkpoint::Checkpoint& from, const std::filesystem::path& directory,
                             const ExportOptions& options, const decode::Rank& rank);
 
@@ -54,13 +55,13 @@ struct LogicalReport {
 };
 
 // Undoes an export, of whatever placement: the directory (new, empty, or an earlier call's, whose files are
-// replaced, finished or not: a hidden file marks it) gets a checkpoint with the source's tensors of routed
-// experts and of what stands beside them, byte for byte, under ModelOpt's names (fused ones where the
-// source's were), and the source's configs. What compressed-tensors writes otherwise is as ModelOpt has it:
-// divisors as the scales that they stand for, and the config's quantization_config. Every digest is checked.
-// One layer is in memory at a time; config.json comes last, so that what a stopped run leaves is no
-// checkpoint. `progress`: layers done and in all. Error{usage} for what is no export, a directory that holds
-// anything else and a file that cannot be written, Error{checkpoint} for damaged files.
+// replaced once the new ones are there: a hidden file marks and lists them) gets a checkpoint with the
+// source's tensors of routed experts and of what stands beside them, byte for byte, under ModelOpt's names
+// (fused ones where the source's were), and the source's configs. What compressed-tensors writes otherwise is
+// as ModelOpt has it: divisors as the scales that they stand for, and the config's quantization_config. Every
+// digest is checked. One layer is in memory at a time; config.json comes last, so that what a stopped run
+// leaves is no checkpoint. `progress`: layers done and in all. Error{usage} for what is no export, a
+// directory that holds anything else and a file that cannot be written, Error{checkpoint} for damaged files.
 LogicalReport export_logical(const checkpoint::Checkpoint& from, const std::filesystem::path& directory,
                              const Workers& workers,
                              const std::function<void(std::int64_t done, std::int64_t of)>& progress = {});

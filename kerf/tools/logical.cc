@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <deque>
 #include <nlohmann/json.hpp>
 
 #include "kerf/base/format.h"
@@ -32,6 +33,7 @@ using internal::Matrices;
 using tensor::Dtype;
 
 constexpr const char* marker_name = ".kerf-export";
+constexpr const char* index_name = "model.safetensors.index.json";
 constexpr std::array<const char*, 4> converted = {"w13", "w13_sf", "w2", "w2_sf"};  // of experts
 
 // The pieces that restore() fills.
@@ -39,8 +41,10 @@ struct Restored {
   Bytes gate, gate_sf, up, up_sf, down, down_sf;
 };
 
+// Of layer `layer`, whose first expert in the file is `first`.
 Bytes read_tensor(const ExportFile& file, const std::string& name, const Dtype dtype,
-                  const tensor::Shape& shape, const Workers& workers) {
+                  const tensor::Shape& shape, std::int64_t layer, std::int64_t first,
+                  const Workers& workers) {
   const checkpoint::TensorEntry entry = file.entry(name);
   if (entry.dtype != dtype || entry.shape != shape)
     fail(ErrorKind::checkpoint, "{}, {}: got {} {}, wanted {} {}", file.path().string(), name,
@@ -49,6 +53,9 @@ Bytes read_tensor(const ExportFile& file, const std::string& name, const Dtype d
   checkpoint::ExportReader reader(file, name);
   reader.read(out, workers);
   reader.finish();
+  checkpoint::Faults faults;
+  reader.report(layer, first, faults);
+  require(faults.verdict());
   return out;
 }
 
@@ -57,8 +64,9 @@ std::span<const std::byte> expert_of(const Bytes& all, std::int64_t e, std::int6
   return std::span(all).subspan(static_cast<std::size_t>(e) * each, each);
 }
 
-void restore_nvfp4(const ExportFile& file, const std::string& prefix, const checkpoint::ModelConfig& config,
+void restore_nvfp4(const ExportFile& file, const ExportedLayer& layer, const checkpoint::ModelConfig& config,
                    const Workers& workers, Logical& out) {
+  const std::string prefix = layer.prefix + std::string(checkpoint::exported_experts);
   const decode::Holding held = decode::holding(file.facts(), config);
   const layout::Slice slice = held.slice;
   const std::int64_t n = held.nvfp4.experts;
@@ -66,7 +74,8 @@ void restore_nvfp4(const ExportFile& file, const std::string& prefix, const chec
   std::array<Bytes, 4> t;
   const auto wanted = layout::nvfp4_weights(held.nvfp4);
   for (std::size_t i = 0; i < t.size(); ++i)
-    t[i] = read_tensor(file, prefix + wanted[i].name, wanted[i].dtype, wanted[i].shape, workers);
+    t[i] = read_tensor(file, prefix + wanted[i].name, wanted[i].dtype, wanted[i].shape, layer.index, first,
+                       workers);
   const auto w = static_cast<std::size_t>(slice.width);
   const auto h = static_cast<std::size_t>(config.hidden);
   workers.for_each(static_cast<std::size_t>(n), [&](std::size_t i, int) {
@@ -82,14 +91,18 @@ void restore_nvfp4(const ExportFile& file, const std::string& prefix, const chec
   });
 }
 
-void restore_bf16(const ExportFile& file, const std::string& prefix, const checkpoint::ModelConfig& config,
+void restore_bf16(const ExportFile& file, const ExportedLayer& layer, const checkpoint::ModelConfig& config,
                   const Workers& workers, Logical& out) {
+  const std::string prefix = layer.prefix + std::string(checkpoint::exported_experts);
   const decode::Holding held = decode::holding(file.facts(), config);
   const std::int64_t width = held.bf16.intermediate;
   const std::int64_t n = held.bf16.experts;
   const auto wanted = layout::bf16_weights(held.bf16);
-  const Bytes w13 = read_tensor(file, prefix + wanted[0].name, wanted[0].dtype, wanted[0].shape, workers);
-  const Bytes w2 = read_tensor(file, prefix + wanted[1].name, wanted[1].dtype, wanted[1].shape, workers);
+  const auto read = [&](const auto& t) {
+    return read_tensor(file, prefix + t.name, t.dtype, t.shape, layer.index, held.first_bf16, workers);
+  };
+  const Bytes w13 = read(wanted[0]);
+  const Bytes w2 = read(wanted[1]);
   const auto size = static_cast<std::size_t>(width * config.hidden * 2);
   workers.for_each(static_cast<std::size_t>(n), [&](std::size_t i, int) {
     const auto e = static_cast<std::int64_t>(i);
@@ -149,16 +162,23 @@ LogicalReport export_logical(const Checkpoint& from, const fs::path& directory, 
   const checkpoint::ExportPlacement& placement = files.front().facts().placement;
   require(decode::foreign(from, placement.ranks, placement.tp, decode::fit_of(from, {})));
   const checkpoint::ExportFacts& facts = files.front().facts();
-  internal::claim(
+  internal::Claim claim(
       directory,
       {.writer = "kerf export --to logical",
        .is_own = [](const std::string& name) { return internal::is_checkpoint_file(name, marker_name); },
        .marker = marker_name,
        .key = "config.json"});
-  internal::write_text(directory / marker_name,
-                       "This directory was written by kerf export --to logical, which may replace it.\n");
+  const auto shard_name = [&](std::int64_t layer) {
+    return fmt::format("model-{:05}-of-{:05}.safetensors", layer + 1, facts.layers.size());
+  };
+  std::vector<std::string> written = {index_name, "config.json"};
+  for (std::int64_t i = 0; i < std::ssize(facts.layers); ++i) written.push_back(shard_name(i));
+  if (facts.configs.quant) written.emplace_back("hf_quant_config.json");
+  claim.mark(written);
 
   LogicalReport report;
+  std::deque<checkpoint::SafetensorsWriter>
+      writers;  // an earlier result stays until all of this one is there
   nlohmann::json map = nlohmann::json::object();
   for (const ExportedLayer& layer : facts.layers) {
     const checkpoint::MoeLayer& beside = from.layer(layer.index);
@@ -179,12 +199,11 @@ LogicalReport export_logical(const Checkpoint& from, const fs::path& directory, 
     require(faults.verdict());
     Logical logical{nvfp4 ? Matrices(config, 1, 2) : Matrices(config, 2, 1), {}};
     if (nvfp4) logical.scales.emplace(config, 1, 16);
-    const std::string prefix = layer.prefix + std::string(checkpoint::exported_experts);
     for (const ExportFile& file : files) {
       if (nvfp4)
-        restore_nvfp4(file, prefix, config, workers, logical);
+        restore_nvfp4(file, layer, config, workers, logical);
       else
-        restore_bf16(file, prefix, config, workers, logical);
+        restore_bf16(file, layer, config, workers, logical);
     }
     std::vector<LogicalTensor> tensors = internal::logical_tensors(layer, config, logical, scales);
     std::vector<tensor::TensorView> kept;  // the bytes of what stands beside the experts
@@ -198,23 +217,24 @@ LogicalReport export_logical(const Checkpoint& from, const fs::path& directory, 
         kept.push_back(*view);
       }
 
-    const std::string file =
-        fmt::format("model-{:05}-of-{:05}.safetensors", report.layers + 1, facts.layers.size());
+    const std::string file = shard_name(report.layers);
     std::vector<checkpoint::NamedShape> shapes;
     for (const LogicalTensor& t : tensors) shapes.push_back(t.shape);
-    checkpoint::SafetensorsWriter writer(directory / file, shapes);
+    checkpoint::SafetensorsWriter& writer = writers.emplace_back(directory / file, shapes);
     for (const LogicalTensor& t : tensors) {
       writer.append(t.data());
       map[t.shape.name] = file;
       report.bytes += std::ssize(t.data());
     }
-    writer.finish();
+    writer.close();
     report.tensors += std::ssize(tensors);
     ++report.layers;
     if (progress) progress(report.layers, std::ssize(facts.layers));
   }
+  claim.clear(written);
+  for (checkpoint::SafetensorsWriter& writer : writers) writer.finish();
   const nlohmann::json index = {{"metadata", {{"total_size", report.bytes}}}, {"weight_map", std::move(map)}};
-  internal::write_text(directory / "model.safetensors.index.json", index.dump(2) + "\n");
+  internal::write_text(directory / index_name, index.dump(2) + "\n");
   if (facts.configs.quant) internal::write_text(directory / "hf_quant_config.json", *facts.configs.quant);
   internal::write_text(directory / "config.json", config_text(facts));
   return report;

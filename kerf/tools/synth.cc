@@ -196,16 +196,23 @@ SynthReport synth(const fs::path& directory, const SynthOptions& wanted, const W
   require(unsupported(wanted));
   SynthOptions options = wanted;
   std::sort(options.bf16_layers.begin(), options.bf16_layers.end());
-  internal::claim(
+  const std::vector<Shard> shards = shards_of(options);
+  const auto shard_name = [&](std::size_t s) {
+    return fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size());
+  };
+  const std::string quant_json = internal::quant_config_json(options);
+  std::vector<std::string> names = {index_name, "config.json"};
+  for (std::size_t s = 0; s < shards.size(); ++s) names.push_back(shard_name(s));
+  if (!quant_json.empty()) names.emplace_back("hf_quant_config.json");
+  internal::Claim claim(
       directory,
       {.writer = "kerf synth",
        .is_own = [](const std::string& name) { return internal::is_checkpoint_file(name, marker_name); },
        .marker = marker_name,
        .key = "config.json"});
-  internal::write_text(directory / marker_name,
-                       "This directory was written by kerf synth, which may replace it.\n");
+  claim.mark(names);
+  claim.clear(names);
 
-  const std::vector<Shard> shards = shards_of(options);
   SynthReport report;
   report.shards = static_cast<std::int64_t>(shards.size());
   for (const Shard& shard : shards) report.bytes += shard.bytes;
@@ -213,7 +220,7 @@ SynthReport synth(const fs::path& directory, const SynthOptions& wanted, const W
   Streamer streamer(workers, progress, report.bytes);
   nlohmann::json map = nlohmann::json::object();  // a tree: an ordered_json looks at every key each time
   for (std::size_t s = 0; s < shards.size(); ++s) {
-    const std::string file = fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size());
+    const std::string file = shard_name(s);
     std::vector<checkpoint::NamedShape> shapes;
     shapes.reserve(shards[s].tensors.size());
     for (const internal::SynthTensor& t : shards[s].tensors) shapes.push_back(t.shape);
@@ -228,8 +235,7 @@ SynthReport synth(const fs::path& directory, const SynthOptions& wanted, const W
 
   const nlohmann::json index = {{"metadata", {{"total_size", report.bytes}}}, {"weight_map", std::move(map)}};
   internal::write_text(directory / index_name, index.dump(2) + "\n");
-  if (const std::string json = internal::quant_config_json(options); !json.empty())
-    internal::write_text(directory / "hf_quant_config.json", json);
+  if (!quant_json.empty()) internal::write_text(directory / "hf_quant_config.json", quant_json);
   internal::write_text(directory / "config.json", internal::config_json(options));
   return report;
 }

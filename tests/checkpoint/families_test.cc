@@ -325,6 +325,21 @@ TEST(Families, ActivationsThatAreOthersAreRefusedByName) {
   EXPECT_THAT(refused(with(gpt_oss(), "swiglu_beta", 2.0)), HasSubstr("swiglu_beta is 2.0"));
 }
 
+// What scores, in a key of one family's own: the others' code does not read it, and scores as it does.
+TEST(Families, AKeyThatSaysHowItScoresMustSayWhatTheCodeDoes) {
+  const char* key = "moe_router_use_sigmoid";
+  EXPECT_NO_THROW(read(with(qwen3_moe(), key, false)));
+  EXPECT_THAT(refused(with(qwen3_moe(), key, true)), AllOf(HasSubstr("moe_router_use_sigmoid is true"),
+                                                           HasSubstr("qwen3-moe's code scores by softmax")));
+  EXPECT_NO_THROW(read(with(glm_4_5(), key, true)));
+  EXPECT_THAT(refused(with(glm_4_5(), key, false)), HasSubstr("scores by sigmoid"));
+  json unknown = qwen3_moe();
+  unknown["model_type"] = "nobody_knows";
+  unknown["architectures"] = {"NobodyKnowsForCausalLM"};
+  EXPECT_THAT(refused(with(unknown, key, true)), HasSubstr("the code of most models scores by softmax"));
+  EXPECT_NO_THROW(read(with(with(unknown, "scoring_func", "sigmoid"), key, true)));
+}
+
 // A key that sounds like routed experts is known or a refusal.
 TEST(Families, KeysThatNobodyKnowsAreRefusedWithTheirValue) {
   for (const char* key : {"moe_frobnicate", "router_temperature", "num_experts_extra", "expert_dropout_rate",

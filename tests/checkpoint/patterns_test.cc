@@ -142,12 +142,29 @@ TEST(Rules, MayNameLooksBothWays) {
   rules.add(ModulePattern("model.layers.3.mlp", true), "");
   rules.add(ModulePattern("model.layers.5*", true), "");
   rules.add(ModulePattern("visual", true), "");
+  Effort effort;
   for (const char* yes : {"model.layers.3.", "model.layers.3.mlp.experts.", "model.layers.5.",
                           "model.layers.51.", "visual.layers.0."})
-    EXPECT_TRUE(rules.may_name(yes)) << yes;
+    EXPECT_TRUE(rules.may_name(yes, effort)) << yes;
   for (const char* no :
        {"model.layers.4.", "model.layers.33.", "backbone.layers.3.", "model.layers.3.self_attn."})
-    EXPECT_FALSE(rules.may_name(no)) << no;
+    EXPECT_FALSE(rules.may_name(no, effort)) << no;
+}
+
+// Globs that mean nothing here are looked at all the same, at every layer.
+TEST(Rules, LooksAreCounted) {
+  ModuleRules rules;
+  for (int i = 0; i < 20'000; ++i)
+    rules.add(ModulePattern("model.layers." + std::to_string(i) + ".mlp.experts.*", true), "");
+  Effort effort;
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THROW(
+      {
+        for (int layer = 0; layer < 100'000; ++layer)
+          (void)rules.may_name("backbone.layers." + std::to_string(layer) + ".", effort);
+      },
+      Error);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
 // What comparing costs is counted; what a name costs is not, it is looked up.

@@ -159,6 +159,14 @@ TEST(QuantisationKeys, GroupsThatShareATarget) {
   EXPECT_EQ(excluded_layers(read(two)), 0);
   groups["group_1"]["targets"] = {"Embedding"};
   EXPECT_EQ(excluded_layers(read(two)), 0);
+  for (const char* router : {"MoEGate", "TopkRouterMLP"}) {  // no class that experts are of
+    groups["group_1"]["targets"] = {router};
+    EXPECT_EQ(excluded_layers(read(two)), 0) << router;
+    json alone = compressed();
+    alone["config_groups"]["group_0"]["targets"] = {router};
+    const ModelConfig config = read(alone);
+    EXPECT_EQ(excluded_layers(config), config.layers) << router;
+  }
   groups["group_1"]["targets"] = {"FusedMoELinear"};
   EXPECT_THAT(
       refusal([&] { (void)excluded_layers(read(two)); }),

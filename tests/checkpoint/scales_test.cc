@@ -224,8 +224,9 @@ TEST(Scales, WeightOnlyWhereTheCheckpointSaysSo) {
 TEST(Scales, NoInputScalesWhereTheCheckpointPromisesThem) {
   const Faults faults = faults_of(without_input_scales());
   EXPECT_EQ(faults.total(), 1);
-  EXPECT_THAT(faults.text(), AllOf(HasSubstr("layer 0"), HasSubstr("4 of 4"),
-                                   HasSubstr("weight-only (W4A16)"), HasSubstr("quant_algo is NVFP4")));
+  EXPECT_THAT(faults.text(),
+              AllOf(HasSubstr("layer 0"), HasSubstr("4 of 4"), HasSubstr("weight-only (W4A16)"),
+                    HasSubstr("its configuration says NVFP4")));
 }
 
 TEST(Scales, AWeightOnlyCheckpointWithSomeInputScalesIsFaulty) {

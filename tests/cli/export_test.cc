@@ -8,7 +8,6 @@
 #include <fstream>
 #include <map>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "kerf/checkpoint/export_facts.h"
@@ -302,6 +301,30 @@ TEST_F(SpoiltExport, AFailedLogicalExportDoesNotBlockItsRetry) {
   expect_refusal(exported(path(), others.path(), {"--to", "logical"}), 2, {"holds config.json"});
 }
 
+// What fails leaves what was there, whatever it fails of.
+TEST_F(SpoiltExport, AnEarlierOneStaysUntilTheNextIsWhole) {
+  const Arguments one = {"--batch", "1", "--mode", "tp"};
+  const auto before = outputs(path(), one);
+  const TempDir faulty;
+  write_model(faulty.path(), tools::SynthModel::muse_spark, 1024, 2);
+  const fs::path shard = faulty.path() / "model-00001-of-00001.safetensors";
+  const auto header = checkpoint::read_header(shard);
+  for (const auto& [name, entry] : header.tensors) {
+    if (!name.ends_with("layers.2.mlp.experts.down_proj_weight_scale")) continue;
+    std::fstream file(shard, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(entry.begin + 7);
+    file.put('\x7F');
+  }
+  expect_refusal(exported(faulty.path().string(), dir_.path(), {"--ranks", "2", "--expert-tp"}), 3,
+                 {"NaN block scale"});
+  EXPECT_EQ(outputs(path(), one), before);
+  const TempDir back;
+  ASSERT_EQ(exported(path(), back.path(), {"--to", "logical"}).code, 0);
+  flip(file(1), static_cast<std::int64_t>(fs::file_size(file(1))) / 2);
+  EXPECT_EQ(exported(path(), back.path(), {"--to", "logical"}).code, 3);
+  EXPECT_EQ(run_program({"verify", back.path().string()}).code, 0);
+}
+
 TEST_F(SpoiltExport, CutShort) {
   fs::resize_file(file(1), fs::file_size(file(1)) - 1);
   expect_refusal(decoded(path(), {}), 3, {"truncated"});
@@ -425,29 +448,23 @@ TEST(ExportCommand, WhatNoBlockComputesIsRefusedFromBoth) {
   }
 }
 
-// BF16 experts have blocks of 64 alone, where NVFP4 has scale tiles of 128.
-TEST(ExportCommand, Bf16ExpertsOfANarrowerUnit) {
+// A router that no block computes is nothing to an export either.
+TEST(ExportCommand, ARouterOfAnotherDtypeIsCarried) {
+  Onehot onehot;
+  for (auto& shard : onehot.shards)
+    for (auto& [name, tensor] : shard.tensors)
+      if (name == onehot.layer_name("mlp.gate.weight")) tensor.dtype = tensor::Dtype::f16;
   const TempDir dir;
   const fs::path from = dir.path() / "model";
-  const fs::path out = dir.path() / "export";
   fs::create_directories(from);
-  std::ofstream(from / "config.json")
-      << R"({"architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 192, "moe_intermediate_size": 64,
-             "num_experts": 2, "num_experts_per_tok": 1, "num_hidden_layers": 1, "hidden_act": "silu",
-             "norm_topk_prob": true})";
-  const std::vector<std::byte> bytes(192 * 64 * 2, std::byte{0x3C});
-  std::vector<std::pair<std::string, tensor::TensorView>> tensors;
-  for (const char* expert : {"0", "1"})
-    for (const auto& [name, rows, columns] :
-         {std::tuple{"gate_proj", 64, 192}, {"up_proj", 64, 192}, {"down_proj", 192, 64}})
-      tensors.push_back({std::string("model.layers.0.mlp.experts.") + expert + "." + name + ".weight",
-                         {tensor::Dtype::bf16, {rows, columns}, bytes, nullptr}});
-  tensors.push_back({"model.layers.0.mlp.gate.weight",
-                     {tensor::Dtype::bf16, {2, 192}, std::span(bytes).first(2 * 192 * 2), nullptr}});
-  checkpoint::write_safetensors(from / "model.safetensors", tensors);
-  ASSERT_EQ(exported(from.string(), out, {}).code, 0);
-  const Arguments one = {"--batch", "1"};
-  EXPECT_EQ(outputs(out.string(), one), outputs(from.string(), one));
+  onehot.write(from);
+  EXPECT_EQ(decoded(from.string(), {"--batch", "1"}).code, 0);
+  ASSERT_EQ(exported(from.string(), dir.path() / "export", {}).code, 0);
+  EXPECT_EQ(outputs((dir.path() / "export").string(), {"--batch", "1"}),
+            outputs(from.string(), {"--batch", "1"}));
+  ASSERT_EQ(exported((dir.path() / "export").string(), dir.path() / "back", {"--to", "logical"}).code, 0);
+  const auto back = checkpoint::Checkpoint::open(dir.path() / "back");
+  EXPECT_EQ(back.layer(0).stored("mlp.gate.weight")->dtype, tensor::Dtype::f16);
 }
 
 TEST(ExportCommand, TheSameExportHasTheSameBytes) {

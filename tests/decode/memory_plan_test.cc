@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kerf/base/format.h"
+#include "kerf/decode/room.h"
 #include "kerf/decode/runtime.h"
 #include "tests/decode/support.h"
 #include "tests/decode/synthetic.h"
@@ -67,6 +68,50 @@ TEST(MemoryPlan, IsWhatARuntimeTakes) {
       });
     }
   }
+}
+
+// Experts that are weight-only by their configuration are given bf16 rows whatever is asked for.
+TEST(MemoryPlan, KnowsWeightOnlyExperts) {
+  tools::SynthOptions o = tools::synth_defaults(tools::SynthModel::qwen3_moe);
+  o.experts = 8;
+  o.hidden = 256;
+  o.intermediate = 1024;
+  o.layers = 2;
+  o.top_k = 2;
+  o.weight_only = true;
+  const TempDir dir;
+  tools::synth(dir.path(), o, Workers(1));
+  const checkpoint::Checkpoint from = checkpoint::Checkpoint::open(dir.path());
+  EXPECT_EQ(checkpoint::weight_only_layers(from.config()), 2);
+  MemoryRequest request = decode::request_for(from, {0, 1}, false);
+  EXPECT_EQ(request.weight_only_layers, 2);
+  request.tokens = 33;
+  request.ranks = request.tp = 2;
+  for (const op::Input input : {op::Input::nvfp4, op::Input::bf16}) {
+    request.input = input;
+    const decode::MemoryPlan plan = decode::memory_plan(request);
+    on_ranks({2, 1, {}}, [&](const decode::Rank& rank) {
+      decode::RuntimeOptions options;
+      options.build.input = input;
+      options.expert_tp = true;
+      options.max_tokens = 33;
+      const auto runtime = decode::Runtime::build(from, options, rank);
+      EXPECT_EQ(runtime.footprint().steps, plan.buffers);
+      EXPECT_EQ(rank.memory.current(), plan.steady);
+    });
+  }
+  request.input = op::Input::nvfp4;
+  request.tail.kind = tail::Kind::exact;
+  const Verdict v = decode::unsupported(request);
+  ASSERT_TRUE(v);
+  EXPECT_NE(v->text.find("W4A16 does not have"), std::string::npos) << v->text;
+  request.weight_only_layers = 1;  // of two kinds, the buffers are the larger ones'
+  request.tail = {};
+  MemoryRequest other = request;
+  other.weight_only_layers = 0;
+  EXPECT_GE(decode::memory_plan(request).buffers, decode::memory_plan(other).buffers);
+  request.weight_only_layers = 3;
+  EXPECT_EQ(decode::unsupported(request)->kind, ErrorKind::usage);
 }
 
 // The same where tails want more: sums of sliced experts, rows of other ranks, all ranks' summed rows.

@@ -66,7 +66,7 @@ class Layer : public MoeLayer {
   // From headers alone: whether any expert of this NVFP4 layer has an input scale.
   [[nodiscard]] virtual bool has_input_scales() const = 0;
   [[nodiscard]] bool weight_only() const override {
-    return kind() == ExpertKind::nvfp4 && !has_input_scales() && quant_algo() == "W4A16_NVFP4";
+    return kind() == ExpertKind::nvfp4 && quant_algo() == "W4A16_NVFP4";
   }
 
  protected:

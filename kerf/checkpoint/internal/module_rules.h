@@ -31,8 +31,8 @@ class ModuleRules {
   [[nodiscard]] bool empty() const { return names_.empty() && patterns_.empty(); }
   // Those that are not names: every module is compared with them.
   [[nodiscard]] std::size_t patterns() const { return patterns_.size(); }
-  // Whether something that begins with `prefix` may be meant, at a glance.
-  [[nodiscard]] bool may_name(std::string_view prefix) const;
+  // Whether something that begins with `prefix` may be meant, at a glance. Error as find().
+  [[nodiscard]] bool may_name(std::string_view prefix, Effort& effort) const;
 
   // What the rules say that name `module` or what it is part of; of names first, the longest first. Null:
   // none. Error{unsupported} where that is more than `effort` allows.
@@ -54,6 +54,7 @@ class ModuleRules {
     std::string says;
   };
   [[nodiscard]] bool covers(const Rule& rule, std::string_view module, Effort& effort) const;
+  void spend(std::int64_t units, const Rule& rule, Effort& effort) const;
   // The names among `module` and what it is part of, the longest first.
   template <typename See>
   bool any_name(std::string_view module, See see) const;

@@ -47,7 +47,7 @@ class QuantisedExperts {
   [[nodiscard]] bool excludes(std::int64_t layer, const std::string& experts, const ExpertModules& modules);
   // Whether a module whose name begins with `prefix` ("model.layers.0.") may be named by the lists; where
   // not, its algorithm is elsewhere().
-  [[nodiscard]] bool may_name(std::string_view prefix) const;
+  [[nodiscard]] bool may_name(std::string_view prefix);
   [[nodiscard]] const std::string& elsewhere() const { return elsewhere_; }
 
  private:

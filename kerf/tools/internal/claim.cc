@@ -1,10 +1,16 @@
 #include "kerf/tools/internal/claim.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <optional>
+#include <set>
 #include <span>
+#include <sstream>
 #include <system_error>
-#include <vector>
 
 #include "kerf/base/format.h"
 #include "kerf/base/text.h"
@@ -16,54 +22,110 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr std::int64_t kMostMarker = std::int64_t{64} << 20;
+
 [[noreturn]] void fail_io(const char* what, const fs::path& path, const std::error_code& why) {
   fail(ErrorKind::usage, "cannot {} {}: {}", what, path.string(), why.message());
 }
 
-// A name, or that of a temporary on its way to it.
+// Of "config.json.tmp-12-0" the name that it is on its way to.
+std::optional<std::string> becomes(const std::string& name) {
+  const std::size_t at = name.rfind(checkpoint::AtomicFile::temporary_prefix(""));
+  return at == std::string::npos || at == 0 ? std::nullopt : std::optional(name.substr(0, at));
+}
+
 bool is_or_becomes(const std::string& name, std::string_view whole) {
-  return name == whole || name.starts_with(checkpoint::AtomicFile::temporary_prefix(std::string(whole)));
+  return name == whole || becomes(name) == whole;
+}
+
+// The names that a marker lists, one a line below its first; none where it lists none.
+std::set<std::string> listed(const fs::path& marker) {
+  std::set<std::string> out;
+  std::error_code error;
+  if (!fs::is_regular_file(fs::symlink_status(marker, error))) return out;
+  std::istringstream lines(read_text(marker, kMostMarker));
+  std::string line;
+  for (std::getline(lines, line); std::getline(lines, line);) out.insert(line);
+  return out;
+}
+
+// Nobody else's from here on. Not all file systems have locks, and a run there is as safe as it was.
+Descriptor locked(const fs::path& directory, std::string_view writer) {
+  Descriptor out(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (out.get() >= 0 && ::flock(out.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    fail(ErrorKind::usage, "{}: another {} writes to it at the moment: nothing was changed",
+         directory.string(), writer);
+  return out;
 }
 
 }  // namespace
 
-void claim(const fs::path& directory, const OwnFiles& own) {
+Claim::Claim(const fs::path& directory, OwnFiles own) : directory_(directory), own_(std::move(own)) {
   std::error_code error;
   const fs::file_status status = fs::status(directory, error);
   if (!fs::exists(status)) {
     fs::create_directories(directory, error);
     if (error || !fs::is_directory(directory)) fail_io("make directory", directory, error);
-    return;
+  } else if (!fs::is_directory(status)) {
+    fail(ErrorKind::usage, "{} is not a directory", directory.string());
   }
-  if (!fs::is_directory(status)) fail(ErrorKind::usage, "{} is not a directory", directory.string());
-  std::vector<std::string> names;
+  lock_ = locked(directory, own_.writer);
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
-    names.push_back(it->path().filename().string());
+    there_.push_back(it->path().filename().string());
   if (error) fail_io("read directory", directory, error);
-  std::sort(names.begin(), names.end());
+  std::sort(there_.begin(), there_.end());
   // A run that was stopped before it had marked the directory left a temporary file at most.
   const bool marked =
-      own.marker.empty() || std::any_of(names.begin(), names.end(),
-                                        [&](const std::string& n) { return is_or_becomes(n, own.marker); });
-  for (const std::string& name : names)
-    if (!marked || !own.is_own(name))
+      own_.marker.empty() || std::any_of(there_.begin(), there_.end(),
+                                         [&](const std::string& n) { return is_or_becomes(n, own_.marker); });
+  const std::set<std::string> names =
+      own_.marker.empty() ? std::set<std::string>() : listed(directory / own_.marker);
+  const auto is_own = [&](const std::string& name) {
+    if (!marked || !own_.is_own(name)) return false;
+    return names.empty() || is_or_becomes(name, own_.marker) || names.contains(becomes(name).value_or(name));
+  };
+  for (const std::string& name : there_)
+    if (!is_own(name))
       fail(ErrorKind::usage,
            "{} holds {}, which {} did not write: give a new or empty directory, nothing was changed",
-           directory.string(), shown(name), own.writer);
-  for (const std::string& name : names) {
+           directory.string(), shown(name), own_.writer);
+  for (const std::string& name : there_) {
     if (fs::is_regular_file(fs::symlink_status(directory / name, error))) continue;
     fail(ErrorKind::usage, "{} is no regular file, so {} did not write it: nothing was changed",
-         (directory / shown(name)).string(), own.writer);
+         (directory / shown(name)).string(), own_.writer);
   }
-  // The key first: without it the others are no checkpoint. The marker last: until then a run that is stopped
-  // here can be repeated.
-  const auto rank = [&](const std::string& name) {
-    return name == own.key ? 0 : is_or_becomes(name, own.marker) ? 2 : 1;
-  };
-  std::stable_sort(names.begin(), names.end(),
-                   [&](const std::string& a, const std::string& b) { return rank(a) < rank(b); });
-  for (const std::string& name : names)
+  // Of no use to anybody, and in the way of the new files' bytes. A marker's is all that a stopped run may
+  // have.
+  std::erase_if(there_, [&](const std::string& name) {
+    if (!becomes(name) || is_or_becomes(name, own_.marker)) return false;
     if (!fs::remove(directory / name, error) || error) fail_io("remove", directory / shown(name), error);
+    return true;
+  });
+  std::stable_partition(there_.begin(), there_.end(),
+                        [&](const std::string& name) { return name == own_.key; });
+}
+
+void Claim::write_marker(std::vector<std::string> names) const {
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  write_text(directory_ / own_.marker,
+             fmt::format("This directory was written by {}, which may replace it. Its files:\n{}\n",
+                         own_.writer, fmt::join(names, "\n")));
+}
+
+void Claim::mark(const std::vector<std::string>& names) const {
+  std::vector<std::string> all = there_;
+  all.insert(all.end(), names.begin(), names.end());
+  write_marker(std::move(all));
+}
+
+void Claim::clear(const std::vector<std::string>& names) {
+  std::error_code error;
+  for (const std::string& name : there_)
+    if (name != own_.marker)
+      if (!fs::remove(directory_ / name, error) || error) fail_io("remove", directory_ / shown(name), error);
+  there_.clear();
+  if (!names.empty()) write_marker(names);
 }
 
 bool is_checkpoint_file(const std::string& name, std::string_view marker) {

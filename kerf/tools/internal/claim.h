@@ -1,11 +1,14 @@
-// Directories that a command fills with files of its own: made, or cleared of what an earlier run of the same
-// command left, finished or stopped; never of anything else.
+// Directories that a command fills with files of its own: made, or taken over with what an earlier run of the
+// same command left, finished or stopped; never with anything else.
 #pragma once
 
 #include <filesystem>
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "kerf/base/file.h"
 
 namespace kerf::tools::internal {
 
@@ -14,15 +17,34 @@ struct OwnFiles {
   // Whether such a file can be one that the command writes, or one on its way.
   std::function<bool(const std::string& name)> is_own;
   // A file by which the command marks a directory as its own before any other is written; empty where the
-  // names alone say it.
+  // names alone say it. Where it lists names (mark()), those alone are its own.
   std::string_view marker;
   // The file without which the others are no checkpoint: removed first, written last; may be empty.
   std::string_view key;
 };
 
-// The directory is there and empty. Error{usage}, with nothing changed, for one that holds anything that the
-// command did not write (the message names it), and where it cannot be made, read or cleared.
-void claim(const std::filesystem::path& directory, const OwnFiles& own);
+// A hold on such a directory, which no other run gets as long as this lives.
+class Claim {
+ public:
+  // The directory is there, and holds at most what an earlier run left, without temporaries. Error{usage},
+  // with nothing changed, for one that holds anything that the command did not write (the message names it),
+  // that another run writes to at the moment, or that cannot be made or read.
+  Claim(const std::filesystem::path& directory, OwnFiles own);
+
+  // Marks the directory: `names` are about to be written to it, besides what it has.
+  void mark(const std::vector<std::string>& names) const;
+  // Removes what the earlier run left, but for the marker, which then lists `names` alone where there are
+  // any. Error{usage} where something cannot be removed.
+  void clear(const std::vector<std::string>& names = {});
+
+ private:
+  void write_marker(std::vector<std::string> names) const;
+
+  std::filesystem::path directory_;
+  OwnFiles own_;
+  std::vector<std::string> there_;  // the earlier run's, the key first
+  Descriptor lock_;
+};
 
 // What a checkpoint that kerf writes consists of: shards, index, configs and `marker`, with what is on its
 // way to them.
