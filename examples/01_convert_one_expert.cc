@@ -16,8 +16,15 @@ int convert_and_restore(const char* path) {
   const std::int64_t h = model.hidden;
   const std::int64_t i = model.intermediate;
 
+  const auto layers = checkpoint.moe_layers();
+  const auto nvfp4 = std::ranges::find_if(layers, [&](std::int64_t layer) {
+    return checkpoint.layer(layer).kind() == kerf::checkpoint::ExpertKind::nvfp4;
+  });
+  if (nvfp4 == layers.end())
+    throw kerf::Error(kerf::ErrorKind::unsupported, "no layer has NVFP4 experts: wanted one");
+
   // As the file has it: gate and up [I, H/2] with scales [I, H/16], down [H, I/2] with scales [H, I/16].
-  const kerf::checkpoint::ExpertViews expert = checkpoint.layer(checkpoint.moe_layers().front()).expert(0);
+  const kerf::checkpoint::ExpertViews expert = checkpoint.layer(*nvfp4).expert(0);
   const kerf::layout::LogicalNvfp4<const std::byte> file = {expert.gate.bytes, expert.gate_sf.bytes,
                                                             expert.up.bytes,   expert.up_sf.bytes,
                                                             expert.down.bytes, expert.down_sf.bytes};

@@ -39,7 +39,13 @@ int prove(const char* path) {
   const auto checkpoint = kerf::checkpoint::Checkpoint::open(path);
   const std::int64_t hidden = checkpoint.config().hidden;
   const std::int64_t intermediate = checkpoint.config().intermediate;
-  const auto file = checkpoint.layer(checkpoint.moe_layers().front()).expert(0);
+  const auto layers = checkpoint.moe_layers();
+  const auto nvfp4 = std::ranges::find_if(layers, [&](std::int64_t layer) {
+    return checkpoint.layer(layer).kind() == kerf::checkpoint::ExpertKind::nvfp4;
+  });
+  if (nvfp4 == layers.end())
+    throw kerf::Error(kerf::ErrorKind::unsupported, "no layer has NVFP4 experts: wanted one");
+  const auto file = checkpoint.layer(*nvfp4).expert(0);
   kerf::tensor::HostMemory memory;
 
   const auto whole = convert(memory,

@@ -73,7 +73,13 @@ int compare(const char* path) {
     const kerf::decode::RuntimeOptions options;
     const auto runtime =
         kerf::decode::Runtime::build(checkpoint, options, {group, memory, kerf::Workers(1), {}});
-    const kerf::decode::Layer& layer = runtime.layers().front();
+    const auto layers = runtime.layers();
+    const auto found = std::ranges::find_if(
+        layers, [](const kerf::decode::Layer& l) { return l.input == kerf::op::Input::nvfp4; });
+    if (found == layers.end())
+      throw kerf::Error(kerf::ErrorKind::unsupported,
+                        "no layer's experts are given quantised rows: wanted one");
+    const kerf::decode::Layer& layer = *found;
     const kerf::op::RoutedExperts& experts = *layer.ep;
     const std::int64_t hidden = experts.shape().hidden;
 

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "kerf/base/format.h"
+#include "kerf/base/text.h"
 
 namespace kerf {
 
@@ -33,6 +34,8 @@ std::int64_t modified(const struct stat& status) {
 
 OpenedFile open_regular(const std::filesystem::path& path) {
   OpenedFile file;
+  if (path.native().find('\0') != std::string::npos)
+    fail(ErrorKind::checkpoint, "{}: a name with a NUL in it, wanted a file's", shown(path.native()));
   // O_NONBLOCK: opening a pipe must not wait for its writer. Regular files do not care.
   file.descriptor = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.descriptor.get() < 0) {

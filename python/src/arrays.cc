@@ -116,6 +116,7 @@ tensor::TensorView view_of(const Handed& array, const Wanted& wanted) {
   const tensor::Shape shape(std::span<const std::int64_t>(sizes.data(), array.ndim()));
   const auto bytes = static_cast<std::size_t>(tensor::bytes_of(*dtype, shape));
   tensor::TensorView view{*dtype, shape, {static_cast<const std::byte*>(array.data()), bytes}};
+  if (bytes > 0 && array.data() == nullptr) refuse(wanted, described(view) + " at no address");
   const int device = array.device_type();
   if (device != nb::device::cpu::value && device != nb::device::cuda_host::value &&
       !(device == nb::device::cuda::value && wanted.device && cuda::built()))

@@ -57,6 +57,7 @@ Resident::Resident(std::shared_ptr<RankGroup> group, const BuildWords& words, st
   if (!words.expert_tp && words.tp.value_or(1) > 1)
     throw Error(ErrorKind::usage,
                 fmt::format("tp is {} and expert_tp False: nothing is cut then", *words.tp));
+  if (words.ep || words.tp) (void)decode::grid_shape(all.size(), words.ep, words.tp);
   const int threads =
       words.threads > 0
           ? static_cast<int>(words.threads)
@@ -208,6 +209,8 @@ std::size_t Resident::position(std::int64_t layer) const {
 
 decode::Mode Resident::mode(const std::optional<std::string>& name) const {
   if (!name) return options_.expert_tp ? decode::Mode::tp : decode::Mode::ep;
+  if (*name == decode::name(decode::Mode::tp) && !options_.expert_tp)
+    throw Error(ErrorKind::usage, "mode is 'tp', but this runtime was built without expert_tp");
   for (const decode::Mode mode : {decode::Mode::ep, decode::Mode::tp})
     if (*name == decode::name(mode)) return mode;
   throw Error(ErrorKind::usage, fmt::format("mode is '{}', wanted ep or tp", *name));

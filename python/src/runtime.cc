@@ -64,7 +64,14 @@ EngineLayer engine_layer(nb::handle layer) {
 
 template <typename T>
 void read_word(const nb::dict& words, const char* name, T& to) {
-  if (words.contains(name)) to = nb::cast<T>(words[name]);
+  if (!words.contains(name)) return;
+  const nb::object value = words[name];
+  try {
+    to = nb::cast<T>(value);
+  } catch (const std::bad_cast&) {
+    throw Error(ErrorKind::usage, fmt::format("{} is {}, which is no value for it", name,
+                                              nb::cast<std::string>(nb::repr(value))));
+  }
 }
 
 BuildWords words_of(const nb::dict& words) {

@@ -92,6 +92,10 @@ Inputs inputs_of(const Resident& resident, std::size_t position, const Handed& h
   }
   if (handed.ids.is_none() == handed.logits.is_none())
     wants(layer.index, "ids and weights, or logits, wanted: one of the two");
+  if (!handed.ids.is_none() && !handed.bias.is_none())
+    wants(layer.index, "bias goes with logits, not with ids and weights");
+  if (!handed.logits.is_none() && !handed.weights.is_none())
+    wants(layer.index, "weights go with ids, not with logits");
   if (!handed.ids.is_none()) {
     in.ids = Argument(handed.ids,
                       {.name = "ids", .dtype = Dtype::i32, .shape = {tokens, sizes.top_k}, .device = device});

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
 
@@ -85,6 +87,77 @@ def test_read_only_inputs_are_taken_and_read_only_outputs_refused(runtime, input
 def test_refusals_name_the_argument_got_and_wanted(runtime, inputs, name, array, words) -> None:
     with pytest.raises(kerf.UsageError, match=words):
         runtime.execute(1, **{**inputs, name: array})
+
+
+def test_what_would_be_ignored_is_refused(runtime, inputs) -> None:
+    logits = np.zeros((T, E), np.float32)
+    for more, words in [
+        ({"bias": np.zeros(E, np.float32)}, "bias goes with logits"),
+        ({"ids": None, "logits": logits}, "weights go with ids"),
+        ({"mode": "tp"}, "mode is 'tp', but this runtime was built without expert_tp"),
+    ]:
+        with pytest.raises(kerf.UsageError, match=words):
+            runtime.execute(1, **{**inputs, **more})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("max_tokens", "8", "max_tokens is '8', which is no value for it"),
+        ("act", None, "act is None"),
+        ("ep", 2**63, "ep is 9223372036854775808"),
+        ("ep", 0, "ep 0 does not divide 1 rank"),
+        ("tp", -3, "tp -3 does not divide 1 rank|tp is -3"),
+    ],
+)
+def test_words_of_a_build_that_do_not_fit_are_named(checkpoint, name, value, words) -> None:
+    with pytest.raises(kerf.UsageError, match=words):
+        kerf.Runtime.build(checkpoint, layers=[1], **{name: value})
+
+
+def test_a_path_with_a_nul_is_no_path(checkpoint) -> None:
+    with pytest.raises(kerf.CheckpointError, match="a name with a NUL in it"):
+        kerf.Checkpoint.open(f"{checkpoint}\0junk")
+
+
+class _Tensor(ctypes.Structure):
+    """A DLManagedTensor without a deleter."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.c_void_p),
+        ("offset", ctypes.c_uint64),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    ]
+
+
+class _Nowhere:
+    """Hands out uint16 [T, H] at the null address."""
+
+    def __init__(self) -> None:
+        self.shape = (ctypes.c_int64 * 2)(T, H)
+        self.tensor = _Tensor(device_type=1, ndim=2, code=1, bits=16, lanes=1, shape=self.shape)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **_: object) -> object:
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self.tensor), b"dltensor", None)
+
+
+def test_an_array_at_no_address_is_refused(runtime, inputs) -> None:
+    with pytest.raises(kerf.UsageError, match=r"x is U16 \[3, 256\] at no address, wanted BF16"):
+        runtime.execute(1, **{**inputs, "x": _Nowhere()})
 
 
 def test_an_id_outside_the_model_is_named(runtime, inputs) -> None:

@@ -83,11 +83,14 @@ TEST(VerifyExport, LooksAtValuesAndShapes) {
     rewritten(sound, to, change);
     return run_program({"verify", to.string()});
   };
-  // A start looks as well.
+  // A start looks as well, and so does the way back.
   const auto expect_no_start = [&](std::initializer_list<const char*> words) {
-    const Ran ran = run_program({"decode", (dir.path() / "changed").string(), "--ranks", "1"});
-    EXPECT_EQ(ran.code, 3);
-    for (const char* w : words) EXPECT_TRUE(contains(ran.err, w)) << ran.err;
+    const std::string changed = (dir.path() / "changed").string();
+    for (const Ran& ran : {run_program({"decode", changed, "--ranks", "1"}),
+                           exported(changed, dir.path() / "back", {"--to", "logical"})}) {
+      EXPECT_EQ(ran.code, 3);
+      for (const char* w : words) EXPECT_TRUE(contains(ran.err, w)) << ran.err;
+    }
   };
   EXPECT_EQ(verified([](const std::string&, Tensor&) {}).code, 0);
 
