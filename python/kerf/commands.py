@@ -40,6 +40,7 @@ def run(arguments: Iterable[Path], log: Log | None = None) -> str:
     if code is None:
         return text
     error = errors.of_kind(code, why)
+    error.written = text
     if text.startswith("{"):
         error.report = json.loads(text)
     raise error

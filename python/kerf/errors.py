@@ -12,11 +12,12 @@ class Error(Exception):
     """What kerf refuses or fails at.
 
     ``exit_code`` is what the command line ends with for this kind. ``report``: where a command found faults
-    (``kerf.verify``), its whole report; otherwise None.
+    (``kerf.verify``), its whole report; otherwise None. ``written``: what the command wrote before it failed.
     """
 
     exit_code: ClassVar[int] = 70
     report: dict[str, Any] | None = None
+    written: str = ""
 
 
 class UsageError(Error):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pathlib
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -134,9 +136,6 @@ def test_messages_go_to_the_callers_log(checkpoint: pathlib.Path) -> None:
 
 
 def test_the_module_is_the_program_too(checkpoint: pathlib.Path, run_program) -> None:
-    import subprocess
-    import sys
-
     ran = subprocess.run(
         [sys.executable, "-m", "kerf", "plan", str(checkpoint), "--json"], capture_output=True, text=True
     )
@@ -145,3 +144,17 @@ def test_the_module_is_the_program_too(checkpoint: pathlib.Path, run_program) ->
     ran = subprocess.run([sys.executable, "-m", "kerf", "plan", "/nowhere"], capture_output=True, text=True)
     assert ran.returncode == 3
     assert ran.stderr.startswith("kerf: error: ")
+
+
+def test_the_module_writes_what_the_program_writes(checkpoint: pathlib.Path, program: str, tmp_path) -> None:
+    bad = str(spoil(checkpoint, tmp_path / "bad"))
+    for words in (["verify", bad], ["verify", bad, "--json"], ["plan"], ["inspect", "/nowhere"]):
+        mine = subprocess.run([sys.executable, "-m", "kerf", *words], capture_output=True, text=True)
+        theirs = subprocess.run([program, *words], capture_output=True, text=True)
+        assert (mine.returncode, mine.stdout) == (theirs.returncode, theirs.stdout), words
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "kerf", "plan", str(checkpoint)], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ran.returncode == 1
+    assert ran.stderr == "kerf: error: cannot write to standard output: No space left on device\n"
