@@ -33,7 +33,6 @@ using internal::Matrices;
 using tensor::Dtype;
 
 constexpr const char* marker_name = ".kerf-export";
-constexpr const char* index_name = "model.safetensors.index.json";
 constexpr std::array<const char*, 4> converted = {"w13", "w13_sf", "w2", "w2_sf"};  // of experts
 
 // The pieces that restore() fills.
@@ -168,17 +167,12 @@ LogicalReport export_logical(const Checkpoint& from, const fs::path& directory, 
        .is_own = [](const std::string& name) { return internal::is_checkpoint_file(name, marker_name); },
        .marker = marker_name,
        .key = "config.json"});
-  const auto shard_name = [&](std::int64_t layer) {
-    return fmt::format("model-{:05}-of-{:05}.safetensors", layer + 1, facts.layers.size());
-  };
-  std::vector<std::string> written = {index_name, "config.json"};
-  for (std::int64_t i = 0; i < std::ssize(facts.layers); ++i) written.push_back(shard_name(i));
-  if (facts.configs.quant) written.emplace_back("hf_quant_config.json");
+  const auto written = internal::checkpoint_files(facts.layers.size(), facts.configs.quant.has_value());
   claim.mark(written);
 
   LogicalReport report;
-  std::deque<checkpoint::SafetensorsWriter>
-      writers;  // an earlier result stays until all of this one is there
+  // An earlier result stays until all of this one is there.
+  std::deque<checkpoint::SafetensorsWriter> writers;
   nlohmann::json map = nlohmann::json::object();
   for (const ExportedLayer& layer : facts.layers) {
     const checkpoint::MoeLayer& beside = from.layer(layer.index);
@@ -217,7 +211,8 @@ LogicalReport export_logical(const Checkpoint& from, const fs::path& directory, 
         kept.push_back(*view);
       }
 
-    const std::string file = shard_name(report.layers);
+    const std::string file =
+        internal::shard_name(static_cast<std::size_t>(report.layers), facts.layers.size());
     std::vector<checkpoint::NamedShape> shapes;
     for (const LogicalTensor& t : tensors) shapes.push_back(t.shape);
     checkpoint::SafetensorsWriter& writer = writers.emplace_back(directory / file, shapes);
@@ -234,8 +229,8 @@ LogicalReport export_logical(const Checkpoint& from, const fs::path& directory, 
   claim.clear(written);
   for (checkpoint::SafetensorsWriter& writer : writers) writer.finish();
   const nlohmann::json index = {{"metadata", {{"total_size", report.bytes}}}, {"weight_map", std::move(map)}};
-  internal::write_text(directory / index_name, index.dump(2) + "\n");
-  if (facts.configs.quant) internal::write_text(directory / "hf_quant_config.json", *facts.configs.quant);
+  internal::write_text(directory / internal::index_name, index.dump(2) + "\n");
+  if (facts.configs.quant) internal::write_text(directory / internal::quant_name, *facts.configs.quant);
   internal::write_text(directory / "config.json", config_text(facts));
   return report;
 }

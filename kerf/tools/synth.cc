@@ -22,7 +22,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* marker_name = ".kerf-synth";
-constexpr const char* index_name = "model.safetensors.index.json";
 
 // A shard's header, some 200 bytes a tensor, must stay below the 100 MB that a reader takes.
 constexpr std::size_t most_tensors = std::size_t{1} << 18;
@@ -197,13 +196,8 @@ SynthReport synth(const fs::path& directory, const SynthOptions& wanted, const W
   SynthOptions options = wanted;
   std::sort(options.bf16_layers.begin(), options.bf16_layers.end());
   const std::vector<Shard> shards = shards_of(options);
-  const auto shard_name = [&](std::size_t s) {
-    return fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size());
-  };
   const std::string quant_json = internal::quant_config_json(options);
-  std::vector<std::string> names = {index_name, "config.json"};
-  for (std::size_t s = 0; s < shards.size(); ++s) names.push_back(shard_name(s));
-  if (!quant_json.empty()) names.emplace_back("hf_quant_config.json");
+  const auto names = internal::checkpoint_files(shards.size(), !quant_json.empty());
   internal::Claim claim(
       directory,
       {.writer = "kerf synth",
@@ -220,7 +214,7 @@ SynthReport synth(const fs::path& directory, const SynthOptions& wanted, const W
   Streamer streamer(workers, progress, report.bytes);
   nlohmann::json map = nlohmann::json::object();  // a tree: an ordered_json looks at every key each time
   for (std::size_t s = 0; s < shards.size(); ++s) {
-    const std::string file = shard_name(s);
+    const std::string file = internal::shard_name(s, shards.size());
     std::vector<checkpoint::NamedShape> shapes;
     shapes.reserve(shards[s].tensors.size());
     for (const internal::SynthTensor& t : shards[s].tensors) shapes.push_back(t.shape);
@@ -234,8 +228,8 @@ SynthReport synth(const fs::path& directory, const SynthOptions& wanted, const W
   }
 
   const nlohmann::json index = {{"metadata", {{"total_size", report.bytes}}}, {"weight_map", std::move(map)}};
-  internal::write_text(directory / index_name, index.dump(2) + "\n");
-  if (!quant_json.empty()) internal::write_text(directory / "hf_quant_config.json", quant_json);
+  internal::write_text(directory / internal::index_name, index.dump(2) + "\n");
+  if (!quant_json.empty()) internal::write_text(directory / internal::quant_name, quant_json);
   internal::write_text(directory / "config.json", internal::config_json(options));
   return report;
 }

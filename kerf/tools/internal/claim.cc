@@ -128,10 +128,20 @@ void Claim::clear(const std::vector<std::string>& names) {
   if (!names.empty()) write_marker(names);
 }
 
+std::string shard_name(std::size_t shard, std::size_t of) {
+  return fmt::format("model-{:05}-of-{:05}.safetensors", shard + 1, of);
+}
+
+std::vector<std::string> checkpoint_files(std::size_t shards, bool quantisation) {
+  std::vector<std::string> out = {index_name, "config.json"};
+  if (quantisation) out.emplace_back(quant_name);
+  for (std::size_t s = 0; s < shards; ++s) out.push_back(shard_name(s, shards));
+  return out;
+}
+
 bool is_checkpoint_file(const std::string& name, std::string_view marker) {
   if (name.starts_with("model-") && name.find(".safetensors") != std::string::npos) return true;
-  constexpr std::array<std::string_view, 3> texts = {"config.json", "hf_quant_config.json",
-                                                     "model.safetensors.index.json"};
+  constexpr std::array<std::string_view, 3> texts = {"config.json", quant_name, index_name};
   return is_or_becomes(name, marker) || std::any_of(texts.begin(), texts.end(), [&](std::string_view text) {
            return is_or_becomes(name, text);
          });

@@ -46,8 +46,12 @@ class Claim {
   Descriptor lock_;
 };
 
-// What a checkpoint that kerf writes consists of: shards, index, configs and `marker`, with what is on its
-// way to them.
+// What a checkpoint that kerf writes consists of: "model-00001-of-00004.safetensors" for shard 0 of 4, ...
+inline constexpr const char* index_name = "model.safetensors.index.json";
+inline constexpr const char* quant_name = "hf_quant_config.json";
+std::string shard_name(std::size_t shard, std::size_t of);
+std::vector<std::string> checkpoint_files(std::size_t shards, bool quantisation);
+// Whether a file can be one of those, `marker`, or on its way to one.
 bool is_checkpoint_file(const std::string& name, std::string_view marker);
 
 // Writes a small file in one go. Error{usage} as AtomicFile.
