@@ -8,6 +8,7 @@
 
 #include "kerf/base/format.h"
 #include "kerf/comm/agree.h"
+#include "kerf/decode/internal/stock_values.h"
 #include "kerf/decode/sha256.h"
 #include "kerf/expert_tp/expert_tp.h"
 #include "kerf/layout/geometry.h"
@@ -77,6 +78,8 @@ struct Inspection {
         static_cast<std::int64_t>(layer.norm->gain.size()) != shape.hidden)
       add(layer, because(ErrorKind::unsupported, "its norm has a gain of {} values, H is {}",
                          layer.norm->gain.size(), shape.hidden));
+    for (const std::string& fault : internal::unusable_values(layer))
+      add(layer, Reason{ErrorKind::usage, fault});
   }
   void look_at(const StockLayer& layer, std::monostate /*none*/) {
     add(layer, because(ErrorKind::unsupported, "it has no experts kernel to take tensors from"));
@@ -104,6 +107,7 @@ void check(std::span<const StockLayer> layers, const Target& target, comm::Group
   std::set<std::int64_t> seen;
   Inspection inspect{target, group, {}, 0};
   for (const StockLayer& layer : layers) {
+    if (layer.index < 0) fail(ErrorKind::usage, "a layer's index is {}, wanted 0 or more", layer.index);
     if (!seen.insert(layer.index).second) fail(ErrorKind::usage, "layer {} comes twice", layer.index);
     inspect(layer);
   }

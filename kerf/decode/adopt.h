@@ -34,7 +34,7 @@ struct StockLayer {
   std::variant<std::monostate, layout::Nvfp4View, layout::Bf16View, OtherExperts> experts;
   // What NVFP4 experts are given, which decides what their scalars mean (layout/experts.h). BF16: bf16 rows.
   op::Input input = op::Input::nvfp4;
-  op::GatedParameters gated;            // one f32 value a local expert, or none; the engine's
+  op::GatedParameters gated;            // one f32 value a local expert, or none; the engine's, host memory
   std::optional<tail::RouteNorm> norm;  // after the experts; gain [H]
   bool finalises = false;               // its op weighs and adds its rows up itself
   bool captures_routes = false;         // somebody records the routes that its op selects
@@ -49,8 +49,10 @@ struct ModelSize {
 // Collective. Layers in the order given, bound in place; nothing is allocated from rank.memory. Errors, the
 // same on every rank, each naming its layers: unsupported (no experts, experts of another kind, tensors that
 // are malformed or misaligned, experts elsewhere than in linear placement, another K, an op that finalises or
-// captures routes, a norm of another width, layers of different H), usage (no layers, one twice, layers that
-// differ between ranks, no such backend), device ("cuda" where it cannot run).
+// captures routes, a norm of another width, layers of different H), usage (no layers, one twice, a negative
+// index, scalars that are not positive and finite, an alpha or beta that is not finite, a limit that is not
+// positive (+inf is none), a norm whose eps is negative or whose numbers are not finite, layers that differ
+// between ranks, no such backend), device ("cuda" where it cannot run).
 std::vector<Layer> adopt(std::span<const StockLayer> layers, const ModelSize& model,
                          const std::string& backend, const Rank& rank);
 

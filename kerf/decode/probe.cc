@@ -9,6 +9,7 @@
 #include "kerf/base/fp_guard.h"
 #include "kerf/comm/agree.h"
 #include "kerf/decode/inputs.h"
+#include "kerf/decode/plan.h"
 #include "kerf/expert_tp/expert_tp.h"
 #include "kerf/numeric/bf16.h"
 #include "kerf/numeric/nvfp4.h"
@@ -112,6 +113,10 @@ double probe(const Layer& layer, const ProbeOptions& options, const Rank& rank) 
   ProbeRun ep;
   ProbeRun tp;
   comm::agreed(rank.group, fmt::format("probing layer {}", layer.index), [&] {
+    if (options.tokens < 1 || options.tokens > most_tokens)
+      fail(ErrorKind::usage, "a probe of {} tokens, wanted 1 to {}", options.tokens, most_tokens);
+    if (!(options.limit >= 0))  // true for NaN
+      fail(ErrorKind::usage, "the probe's limit is {}, wanted a number of at least 0", options.limit);
     if (layer.tp == nullptr) fail(ErrorKind::bug, "layer {} has no sliced experts to probe", layer.index);
     input = make_input(layer, options, rank.group.size());
     ep = run(*layer.ep, input, rank);

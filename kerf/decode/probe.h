@@ -29,9 +29,9 @@ inline constexpr double probe_limit = 0.01;
 
 // How the probe is made, and what it may find.
 struct ProbeOptions {
-  std::int64_t tokens = 8;  // raised where fewer would leave an EP rank without a route
+  std::int64_t tokens = 8;  // 1 to most_tokens; raised where fewer would leave an EP rank without a route
   std::uint64_t seed = 20261023;
-  double limit = probe_limit;
+  double limit = probe_limit;  // at least 0
 };
 
 // Tokens of the probe: at least options.tokens, and at least two routes a rank, ceil(2 * ranks / K).
@@ -48,7 +48,7 @@ std::int64_t probe_bytes(const op::Backend& backend, op::Arithmetic arithmetic,
 // visit the experts evenly and weigh 1/K each. Returns the rel L2, the same on every rank. Above the limit or
 // not a number: Error{probe} on every rank, whose text has the layer, the value, the limit and, rank by rank,
 // the count of finite rows and the largest magnitude, for EP and for TP. Its buffers are allocated here and
-// gone on return: Error{memory} on every rank.
+// gone on return: Error{memory} on every rank. Error{usage} on every rank for options out of range.
 double probe(const Layer& layer, const ProbeOptions& options, const Rank& rank);
 
 }  // namespace kerf::decode

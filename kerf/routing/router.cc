@@ -32,6 +32,10 @@ Verdict bad_numbers(const Router& r) {
 }
 
 Verdict bad_groups(const Router& r, const Traits& traits) {
+  if (r.n_group < 0 || r.topk_group < 0) {
+    return because(ErrorKind::usage, "the best {} of {} expert groups: wanted is 0 (no groups) or more",
+                   r.topk_group, r.n_group);
+  }
   if (r.n_group <= 1) {
     if (r.topk_group <= 1) return {};
     return because(ErrorKind::usage, "the best {} of {} expert groups: there are not that many", r.topk_group,

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from kerf import commands, errors
+from kerf import _kerf, commands, errors
 
 _OUTPUT = 1  # the program's exit code where standard output could not be written
 
@@ -17,7 +17,9 @@ def _say(level: str, line: str) -> None:
 
 def _write(text: str) -> int:
     try:
-        sys.stdout.write(text)
+        # As the program writes it, whatever the terminal's encoding: paths as they were given.
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
         sys.stdout.flush()
     except OSError as error:
         if not isinstance(error, BrokenPipeError):
@@ -29,15 +31,21 @@ def _write(text: str) -> int:
 
 
 def main() -> int:
-    """Runs the command line's arguments; the exit code."""
+    """Runs the command line's arguments, which may be any bytes. Returns the exit code; raises nothing of kerf's."""
     # While a command runs no handler of Python's would be called.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        return _write(commands.run(sys.argv[1:], _say))
-    except errors.Error as error:
-        _write(error.written)
-        _say("error", str(error))
-        return error.exit_code
+        text, error, hint = commands.attempt(sys.argv[1:], _say)
+    except errors.Error as refused:
+        text, error, hint = "", refused, False
+    code = _write(text)
+    if error is None:
+        return code
+    bug = " (this is a bug in kerf)" if isinstance(error, errors.BugError) else ""
+    _say("error", _kerf.line_of(f"{error}{bug}"))
+    if hint:
+        print("Run kerf --help, or kerf COMMAND --help.", file=sys.stderr)
+    return error.exit_code
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""The commands that report, as functions: each returns what the command line prints under ``--json``."""
+"""The commands that report, as functions: each returns what the command line prints under ``--json``.
+
+All of them raise the program's errors by kind (kerf.errors), with the program's texts, UsageError for options that make no
+sense among them, and what a ``log`` raises as it is. Paths may be bytes, and need not be UTF-8.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,15 @@ from typing import Any, Union
 
 from kerf import _kerf, errors
 
-Path = Union[str, "os.PathLike[str]"]
+#: Any bytes that the system takes for a path: str as os.fsdecode gives it, bytes, or what has __fspath__.
+Path = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 Report = dict[str, Any]
 #: Called with a level ("debug", "info" or "warning") and a line.
 Log = Callable[[str, str], None]
+
+
+def _word(value: Any) -> str:
+    return os.fsdecode(value) if isinstance(value, (bytes, os.PathLike)) else str(value)
 
 
 def _words(options: dict[str, Any]) -> list[str]:
@@ -23,39 +32,51 @@ def _words(options: dict[str, Any]) -> list[str]:
         words.append("--" + name.replace("_", "-"))
         if value is True:
             continue
-        if isinstance(value, (list, tuple, range)):
-            value = ",".join(str(v) for v in value)
-        words.append(os.fspath(value) if isinstance(value, os.PathLike) else str(value))
+        words.append(",".join(map(_word, value)) if isinstance(value, (list, tuple, range)) else _word(value))
     return words
 
 
-def run(arguments: Iterable[Path], log: Log | None = None) -> str:
-    """Runs a command of the program in this process, as ``kerf ARGUMENTS`` would, and returns what it writes.
+def attempt(arguments: Iterable[Path], log: Log | None = None) -> tuple[str, errors.Error | None, bool]:
+    """Runs a command of the program in this process, as ``kerf ARGUMENTS`` would: what it wrote, the error that it
+    ended with or None, and whether ``kerf --help`` would have said it.
 
-    Messages go to ``log``. Failures raise :class:`kerf.Error`; what was written before is its ``report``,
-    where that is JSON. The interpreter's lock is released meanwhile.
+    Raises what ``log`` raises, and UsageError for an argument with a null character. The interpreter's lock is released
+    meanwhile.
     """
-    text: str
-    text, code, why = _kerf.run_command([os.fspath(a) for a in arguments], log)
+    text, code, why, hint = _kerf.run_command([os.fsencode(a) for a in arguments], log)
     if code is None:
-        return text
-    error = errors.of_kind(code, why)
+        return text, None, False
+    error = errors.of_kind(code, why or "")
     error.written = text
     if text.startswith("{"):
         error.report = json.loads(text)
-    raise error
+    return text, error, hint
+
+
+def run(arguments: Iterable[Path], log: Log | None = None) -> str:
+    """The same; returns what the command writes.
+
+    Messages go to ``log``, and what that raises comes out. Failures raise :class:`kerf.Error` of their kind: its
+    ``written`` is what was written before, its ``report`` the same where that is JSON.
+    """
+    text, error, _ = attempt(arguments, log)
+    if error is not None:
+        raise error
+    return text
 
 
 def _report(command: str, *paths: Path, log: Log | None, **options: Any) -> Report:
-    places = [os.fspath(p) for p in paths]
     # A path is never taken for an option.
-    text = run([command, "--json", *_words(options), *(["--", *places] if places else [])], log)
+    text = run([command, "--json", *_words(options), *(["--", *paths] if paths else [])], log)
     report: Report = json.loads(text)
     return report
 
 
 def env() -> Report:
-    """Versions, backends, groups, what this build lacks and why, ``KERF_*`` variables: ``kerf env --json``."""
+    """Versions, backends, groups, what this build lacks and why, ``KERF_*`` variables: ``kerf env --json``.
+
+    Raises UsageError for a ``KERF_*`` variable that makes no sense.
+    """
     return _report("env", log=None)
 
 
@@ -102,7 +123,8 @@ def plan(
 
     Of a checkpoint, its config alone, or sizes: ``experts`` E, ``hidden`` H, ``intermediate`` I, ``top_k`` K.
     ``batch``: tokens of the largest step. Allocates nothing. Raises UnsupportedError where there can be no such
-    decode, with the legal values.
+    decode, with the legal values; UsageError for sizes that are missing or make no sense; CheckpointError for a config
+    that cannot be read.
     """
     if bf16_layers is not None and not isinstance(bf16_layers, str):
         bf16_layers = ",".join(str(layer) for layer in bf16_layers) or "none"
@@ -155,6 +177,10 @@ def decode(
     ``mode``: "ep", "tp" or "both" (left out: both, as far as there is anything to cut). ``batch``: tokens of
     the steps. ``seconds``: about how long each mode and batch is measured. Times of steps are in microseconds a
     layer; ``output_sha256`` digests the outputs that ``seed`` gives.
+
+    Raises UsageError for options that make no sense or are not together, CheckpointError for damaged files,
+    UnsupportedError for what cannot be cut or run (with the legal values), OutOfMemoryError (with the sum, before anything
+    is loaded), ProbeError where slices do not compute what whole experts do, DeviceError.
     """
     return _report(
         "decode",
@@ -191,7 +217,15 @@ def export(
     pad: bool = False,
     log: Log | None = None,
 ) -> Report:
-    """Writes the experts in the converted layout, one file a rank, for starts that convert nothing."""
+    """Writes the experts in the converted layout, one file a rank, for starts that convert nothing.
+
+    ``directory``: where to; an earlier export there stays until the new one is whole. ``expert_tp``: slices instead of
+    whole experts. Returns what was written: files, bytes, digests.
+
+    Raises CheckpointError for damaged files, UnsupportedError for what the layout cannot hold or cannot be cut (with the
+    legal values), ProbeError for slices that do not compute what whole experts do, OutOfMemoryError, and UsageError for
+    options that make no sense and for a file that cannot be written.
+    """
     return _report(
         "export",
         checkpoint,
@@ -219,7 +253,14 @@ def synth(
     seed: int = 1,
     log: Log | None = None,
 ) -> Report:
-    """Writes a made-up checkpoint of any size under real tensor names: the same seed gives the same bytes."""
+    """Writes a made-up checkpoint of any size under real tensor names: the same seed gives the same bytes.
+
+    ``model``: whose names and config, of which the sizes ``experts`` E, ``hidden`` H, ``intermediate`` I, ``top_k`` K and
+    ``layers`` may be other ones. ``bf16_layers``: indices of the layers with BF16 experts ([]: none).
+
+    Raises UsageError for sizes and models that there are not and for a file that cannot be written, UnsupportedError for
+    sizes that the layout cannot hold.
+    """
     if bf16_layers is not None and not isinstance(bf16_layers, str):
         bf16_layers = ",".join(str(layer) for layer in bf16_layers) or "none"
     return _report(

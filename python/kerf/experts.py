@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from kerf import _kerf
+from kerf import _arrays, _kerf, errors
 
 #: Whatever DLPack or the buffer protocol hands over: numpy, torch, kerf.Array, ...
 Tensor = Any
@@ -69,15 +69,27 @@ def quantize_nvfp4(
     """Quantises bfloat16 or float32 values [..., K], K a multiple of 16, in blocks of 16.
 
     ``global_scale``: what a value is multiplied by in the end; left out, max|x| / 2688, the least that reaches all
-    values. ``recipe``: "vllm", "fast" or "exact" (docs/formats.md). ``out``: (codes, scales) to write to.
-    Raises UsageError for other dtypes and sizes, and for values that are not finite where no scale is given.
+    values. ``recipe``: "vllm", "fast" or "exact" (docs/formats.md). ``out``: (codes, scales) to write to, uint8
+    [..., K/2] and e4m3 [..., K/16]; left out, new arrays of x's kind.
+
+    Raises UsageError for other dtypes and sizes, a scale that is not positive and finite, and for values that are not
+    finite where no scale is given.
     """
-    codes, scales = out if out is not None else (None, None)
+    if out is None:
+        codes = scales = None
+    elif isinstance(out, (tuple, list)) and len(out) == 2:
+        codes, scales = out
+    else:
+        raise errors.UsageError(f"out is {_arrays.described(out)}, wanted (codes, scales)")
     return Nvfp4Tensor(*_kerf.quantize(x, global_scale, recipe, codes, scales))
 
 
 def dequantize_nvfp4(codes: Tensor, scales: Tensor, global_scale: float, *, out: Tensor | None = None) -> Tensor:
-    """float32 [..., K] from uint8 codes [..., K/2], e4m3 scales [..., K/16] (not interleaved) and a global scale."""
+    """float32 [..., K] from uint8 codes [..., K/2], e4m3 scales [..., K/16] (not interleaved) and a global scale.
+
+    Into ``out``, or a new array of the codes' kind. Raises UsageError for other dtypes and shapes, K that is no multiple
+    of 16, and a global scale that is not finite.
+    """
     return _kerf.dequantize(codes, scales, global_scale, out)
 
 
@@ -105,8 +117,12 @@ def convert(
     global scales (weight_scale_2) float32 [n]. ``input_scale``, ``intermediate_scale``: the largest input scale of gate
     and up, and of down, over ALL experts of the layer, not only those here. ``act``: what the experts will be given,
     "nvfp4" (quantised rows, W4A4) or "bf16" (W4A16: no input scales). ``width``: a multiple of 64 above I to pad to
-    with zeros. Raises UnsupportedError unless H % 128 == 0 and I % 64 == 0; CheckpointError for global scales that
-    combine to nothing usable; UsageError for other dtypes and shapes.
+    with zeros. ``first_expert``: the model's number of the first expert here. ``threads``: workers (0: the cores that there
+    are). The tensors that come of it are kerf.Array, in memory of their own.
+
+    Raises UnsupportedError unless H % 128 == 0 and I % 64 == 0; CheckpointError for global scales that combine to nothing
+    usable; UsageError for other dtypes and shapes, input scales that are not positive and finite, and numbers out of
+    range; OutOfMemoryError.
     """
     return Nvfp4Experts(
         **_kerf.convert_nvfp4(
@@ -138,5 +154,9 @@ def convert_bf16(
     width: int | None = None,
     threads: int = 0,
 ) -> Bf16Experts:
-    """The same of BF16 experts: gate, up bfloat16 [n, I, H], down [n, H, I]; H % 64 == 0, I % 64 == 0."""
+    """The same of BF16 experts: gate, up bfloat16 [n, I, H], down bfloat16 [n, H, I].
+
+    ``width``, ``first_expert``, ``threads``: as in ``convert``. Raises UnsupportedError unless H % 64 == 0 and
+    I % 64 == 0; UsageError for other dtypes and shapes and for numbers out of range; OutOfMemoryError.
+    """
     return Bf16Experts(**_kerf.convert_bf16(gate, up, down, first_expert, width, threads))

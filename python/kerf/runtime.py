@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kerf import _kerf, _streams
+from kerf._arrays import empty_like as _empty_like
 from kerf._kerf import Checkpoint, Group, Router, Step, StepPlan, Unfinalized
 from kerf.experts import Bf16Experts, Nvfp4Experts, Tensor
 
@@ -45,17 +46,6 @@ class StockLayer:
     norm: RouteNorm | None = None
     finalises: bool = False
     captures_routes: bool = False
-
-
-def _empty_like(array: Any, shape: tuple[int, int]) -> Any:
-    """bfloat16 of the caller's own kind."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(array, torch.Tensor):
-        return torch.empty(shape, dtype=torch.bfloat16, device=array.device)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(array, numpy.ndarray):
-        return numpy.empty(shape, array.dtype if array.dtype.name == "bfloat16" else numpy.uint16)
-    return _kerf.empty(list(shape), "bfloat16")
 
 
 def _stream_of(array: Any) -> int:

@@ -1,5 +1,8 @@
 // kerf::Error as the exceptions of kerf.errors, by kind.
+#include <new>
+#include <stdexcept>
 #include <string>
+#include <typeinfo>
 
 #include "kerf/kerf.h"
 #include "src/bind.h"
@@ -48,6 +51,14 @@ void translate(const std::exception_ptr& thrown, void* /*unused*/) {
     raise("GroupFailed", error.what());
   } catch (const Error& error) {
     raise(class_name(error.kind()), error.what());
+  } catch (const std::bad_alloc&) {
+    raise("OutOfMemoryError", "out of memory");
+  } catch (const std::length_error&) {
+    raise("OutOfMemoryError", "out of memory: more elements than any memory has");
+  } catch (const std::bad_cast&) {
+    // Of an attribute or an item of the caller's. Whoever reads one says which; this is for what nobody
+    // thought of.
+    raise("UsageError", "a value is of a type that is not wanted there");
   }
 }
 

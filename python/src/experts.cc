@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "src/bind.h"
+#include "src/callers.h"
 
 namespace kerf::python {
 
@@ -24,8 +25,24 @@ tensor::TensorView held(nb::handle experts, const char* name, Dtype dtype, bool 
   return keep.back().view();
 }
 
+constexpr std::int64_t most_experts = std::int64_t{1} << 30;
+
 std::int64_t first_expert_of(nb::handle experts) {
-  return nb::cast<std::int64_t>(experts.attr("first_expert"));
+  // A placement that does not exist is told of where it is looked at: by rank, with what would be right.
+  return whole_attribute(experts, "first_expert", -most_experts, most_experts);
+}
+
+int threads_of(nb::handle threads) {
+  const std::int64_t count = whole("threads", threads, 0, most_threads);
+  return count > 0 ? static_cast<int>(count) : available_cores();
+}
+
+// A global scale of a checkpoint, or what goes the other way: 1 / it has to be a number as well.
+void check_scale(const char* name, float scale) {
+  if (scale > 0 && std::isfinite(scale) && std::isfinite(1.0F / scale)) return;
+  throw Error(
+      ErrorKind::usage,
+      fmt::format("{} is {}, wanted a positive finite number whose reciprocal is finite, too", name, scale));
 }
 
 template <typename Experts>
@@ -90,10 +107,9 @@ nb::tuple quantize(nb::handle object, std::optional<float> global_scale, const s
   const numeric::Quantiser how = recipe_named(recipe);
   const tensor::Shape codes_shape = with_last(shape, k / 2);
   const tensor::Shape scales_shape = with_last(shape, k / 16);
-  nb::object codes = nb::borrow(out_codes);
-  nb::object scales = nb::borrow(out_scales);
-  if (codes.is_none()) codes = nb::cast(Array(Dtype::u8, codes_shape));
-  if (scales.is_none()) scales = nb::cast(Array(Dtype::f8_e4m3, scales_shape));
+  if (global_scale) check_scale("global_scale", *global_scale);
+  nb::object codes = out_or_like(out_codes, object, "uint8", codes_shape);
+  nb::object scales = out_or_like(out_scales, object, "float8_e4m3fn", scales_shape);
   const Argument codes_to(codes, {"out[0]", Dtype::u8, {}, {}, true}, true);
   const Argument scales_to(scales, {"out[1]", Dtype::f8_e4m3, {}, {}, true}, true);
   if (codes_to.view().shape != codes_shape || scales_to.view().shape != scales_shape)
@@ -102,11 +118,10 @@ nb::tuple quantize(nb::handle object, std::optional<float> global_scale, const s
                             described(scales_to.view()), codes_shape.text(), scales_shape.text()));
   float scale = 0;
   {
-    const nb::gil_scoped_release released;
+    const Unlocked released;
     scale = global_scale.value_or(0.0F);
     if (!global_scale) scale = scale_for(largest_of(x));
-    if (!(scale > 0) || !std::isfinite(scale) || !std::isfinite(1.0F / scale))
-      throw Error(ErrorKind::usage, fmt::format("global_scale is {}, wanted a positive number", scale));
+    if (!global_scale) check_scale("max|x| / 2688", scale);
     if (k > 0 && x.view().dtype == Dtype::f32)
       numeric::quantise_rows(x.as<float>(), k, 1.0F / scale, codes_to.writable<std::uint8_t>(),
                              scales_to.writable<std::uint8_t>(), how);
@@ -123,19 +138,20 @@ nb::object dequantize(nb::handle codes_object, nb::handle scales_object, float g
   if (shape.rank() < 1 || shape[shape.rank() - 1] % 8 != 0)
     throw Error(ErrorKind::usage, fmt::format("codes are {}, wanted a last size that is a multiple of 8",
                                               described(codes.view())));
+  if (!std::isfinite(global_scale))
+    throw Error(ErrorKind::usage, fmt::format("global_scale is {}, wanted a finite number", global_scale));
   const std::int64_t k = shape[shape.rank() - 1] * 2;
   const Argument scales(scales_object, {"scales", Dtype::f8_e4m3, {}, {}, true});
   if (scales.view().shape != with_last(shape, k / 16))
     throw Error(ErrorKind::usage,
                 fmt::format("scales are {}, wanted {} for codes {}", described(scales.view()),
                             with_last(shape, k / 16).text(), shape.text()));
-  nb::object values = nb::borrow(out);
-  if (values.is_none()) values = nb::cast(Array(Dtype::f32, with_last(shape, k)));
+  nb::object values = out_or_like(out, codes_object, "float32", with_last(shape, k));
   const Argument to(values, {"out", Dtype::f32, {}, {}, true}, true);
   if (to.view().shape != with_last(shape, k))
     throw Error(ErrorKind::usage,
                 fmt::format("out is {}, wanted F32 {}", described(to.view()), with_last(shape, k).text()));
-  const nb::gil_scoped_release released;
+  const Unlocked released;
   if (k > 0)
     numeric::dequantise_rows(codes.as<std::uint8_t>(), scales.as<std::uint8_t>(), k, global_scale,
                              to.writable<float>());
@@ -148,14 +164,13 @@ std::span<const std::byte> matrix(const Argument& stack, std::int64_t e) {
   return stack.view().bytes.subspan(static_cast<std::size_t>(e) * bytes, bytes);
 }
 
-std::int64_t converted_to(std::int64_t intermediate, std::optional<std::int64_t> width) {
-  const std::int64_t to = width.value_or(intermediate);
-  if (to < intermediate || to % 64 != 0)
-    throw Error(
-        ErrorKind::unsupported,
-        fmt::format("experts of intermediate width {} converted at {}, wanted a multiple of 64 that is no "
-                    "less",
-                    intermediate, to));
+// I, or the width that the caller wants it padded to.
+std::int64_t converted_to(std::int64_t intermediate, nb::handle width) {
+  if (width.is_none()) return intermediate;
+  const std::int64_t to = whole("width", width, intermediate, std::int64_t{1} << 30);
+  if (to % 64 != 0)
+    throw Error(ErrorKind::usage,
+                fmt::format("width is {}, wanted a multiple of 64, {} or more", to, intermediate));
   return to;
 }
 
@@ -163,8 +178,8 @@ nb::dict convert_nvfp4(nb::handle gate_object, nb::handle up_object, nb::handle 
                        nb::handle gate_sf_object, nb::handle up_sf_object, nb::handle down_sf_object,
                        nb::handle gate_scale, nb::handle up_scale, nb::handle down_scale,
                        std::optional<float> input_scale, std::optional<float> intermediate_scale,
-                       std::int64_t first_expert, const std::string& act, std::optional<std::int64_t> width,
-                       int threads) {
+                       nb::handle first_expert, const std::string& act, nb::handle width,
+                       nb::handle threads) {
   const Argument gate(gate_object, {"gate", Dtype::u8, {any_size, any_size, any_size}});
   const std::int64_t n = gate.size(0);
   const std::int64_t i = gate.size(1);
@@ -175,6 +190,11 @@ nb::dict convert_nvfp4(nb::handle gate_object, nb::handle up_object, nb::handle 
   const Argument up_sf(up_sf_object, {"up_sf", Dtype::f8_e4m3, {n, i, h / 16}});
   const Argument down_sf(down_sf_object, {"down_sf", Dtype::f8_e4m3, {n, h, i / 16}});
   const op::Input input = input_named(act);
+  const std::int64_t first = whole("first_expert", first_expert, 0, most_experts);
+  const std::int64_t to = converted_to(i, width);
+  const int workers = threads_of(threads);
+  if (input_scale) check_scale("input_scale", *input_scale);
+  if (intermediate_scale) check_scale("intermediate_scale", *intermediate_scale);
   checkpoint::LayerScales scales;
   const auto values = [n](nb::handle object, const char* name) {
     const Argument given(object, {name, Dtype::f32, {n}});
@@ -195,8 +215,7 @@ nb::dict convert_nvfp4(nb::handle gate_object, nb::handle up_object, nb::handle 
   auto memory = std::make_shared<tensor::HostMemory>();
   std::optional<layout::Nvfp4Experts> experts;
   {
-    const nb::gil_scoped_release released;
-    const std::int64_t to = converted_to(i, width);
+    const Unlocked released;
     require(layout::convertible(h, to));
     if (to != i) require(layout::paddable(i));
     experts.emplace(*memory, layout::ExpertsShape{n, h, to}, 0);
@@ -207,32 +226,33 @@ nb::dict convert_nvfp4(nb::handle gate_object, nb::handle up_object, nb::handle 
     layout::convert_all(
         from, h, i, to,
         {experts->w13.bytes(), experts->w13_sf.bytes(), experts->w2.bytes(), experts->w2_sf.bytes()},
-        Workers(threads > 0 ? threads : available_cores()));
+        Workers(workers));
     decode::write_scalars(scales, input, *experts);
-    experts->first_expert = first_expert;
+    experts->first_expert = first;
   }
   return as_dict(std::move(memory), std::move(*experts));
 }
 
 nb::dict convert_bf16(nb::handle gate_object, nb::handle up_object, nb::handle down_object,
-                      std::int64_t first_expert, std::optional<std::int64_t> width, int threads) {
+                      nb::handle first_expert, nb::handle width, nb::handle threads) {
   const Argument gate(gate_object, {"gate", Dtype::bf16, {any_size, any_size, any_size}});
   const std::int64_t n = gate.size(0);
   const std::int64_t i = gate.size(1);
   const std::int64_t h = gate.size(2);
   const Argument up(up_object, {"up", Dtype::bf16, {n, i, h}});
   const Argument down(down_object, {"down", Dtype::bf16, {n, h, i}});
+  const std::int64_t first = whole("first_expert", first_expert, 0, most_experts);
+  const std::int64_t to = converted_to(i, width);
+  const int workers = threads_of(threads);
   auto memory = std::make_shared<tensor::HostMemory>();
   std::optional<layout::Bf16Experts> experts;
   {
-    const nb::gil_scoped_release released;
-    const std::int64_t to = converted_to(i, width);
+    const Unlocked released;
     require(layout::convertible_bf16(h, to));
-    experts.emplace(*memory, layout::ExpertsShape{n, h, to}, first_expert);
+    experts.emplace(*memory, layout::ExpertsShape{n, h, to}, first);
     std::vector<layout::LogicalBf16<const std::byte>> from;
     for (std::int64_t e = 0; e < n; ++e) from.push_back({matrix(gate, e), matrix(up, e), matrix(down, e)});
-    layout::convert_all(from, h, i, to, {experts->w13.bytes(), experts->w2.bytes()},
-                        Workers(threads > 0 ? threads : available_cores()));
+    layout::convert_all(from, h, i, to, {experts->w13.bytes(), experts->w2.bytes()}, Workers(workers));
   }
   return as_dict(std::move(memory), std::move(*experts));
 }
@@ -291,17 +311,20 @@ nb::dict as_dict(std::shared_ptr<tensor::HostMemory> memory, layout::Bf16Experts
   return dict_of<E>(std::move(memory), std::move(experts), {{"w13", &E::w13}, {"w2", &E::w2}});
 }
 
+// Arrays may be None for nanobind, so that what is said of them is kerf's, with the argument's name.
 void bind_experts(nb::module_& m) {
-  m.def("quantize", &quantize, nb::arg("x"), nb::arg("global_scale") = nb::none(), nb::arg("recipe") = "vllm",
-        nb::arg("codes") = nb::none(), nb::arg("scales") = nb::none(), "See kerf.quantize_nvfp4.");
-  m.def("dequantize", &dequantize, nb::arg("codes"), nb::arg("scales"), nb::arg("global_scale"),
+  m.def("quantize", &quantize, nb::arg("x").none(), nb::arg("global_scale") = nb::none(),
+        nb::arg("recipe") = "vllm", nb::arg("codes") = nb::none(), nb::arg("scales") = nb::none(),
+        "See kerf.quantize_nvfp4.");
+  m.def("dequantize", &dequantize, nb::arg("codes").none(), nb::arg("scales").none(), nb::arg("global_scale"),
         nb::arg("out") = nb::none(), "See kerf.dequantize_nvfp4.");
-  m.def("convert_nvfp4", &convert_nvfp4, nb::arg("gate"), nb::arg("up"), nb::arg("down"), nb::arg("gate_sf"),
-        nb::arg("up_sf"), nb::arg("down_sf"), nb::arg("gate_scale"), nb::arg("up_scale"),
-        nb::arg("down_scale"), nb::arg("input_scale") = nb::none(),
-        nb::arg("intermediate_scale") = nb::none(), nb::arg("first_expert") = 0, nb::arg("act") = "nvfp4",
-        nb::arg("width") = nb::none(), nb::arg("threads") = 0, "See kerf.convert.");
-  m.def("convert_bf16", &convert_bf16, nb::arg("gate"), nb::arg("up"), nb::arg("down"),
+  m.def("convert_nvfp4", &convert_nvfp4, nb::arg("gate").none(), nb::arg("up").none(), nb::arg("down").none(),
+        nb::arg("gate_sf").none(), nb::arg("up_sf").none(), nb::arg("down_sf").none(),
+        nb::arg("gate_scale").none(), nb::arg("up_scale").none(), nb::arg("down_scale").none(),
+        nb::arg("input_scale") = nb::none(), nb::arg("intermediate_scale") = nb::none(),
+        nb::arg("first_expert") = 0, nb::arg("act") = "nvfp4", nb::arg("width") = nb::none(),
+        nb::arg("threads") = 0, "See kerf.convert.");
+  m.def("convert_bf16", &convert_bf16, nb::arg("gate").none(), nb::arg("up").none(), nb::arg("down").none(),
         nb::arg("first_expert") = 0, nb::arg("width") = nb::none(), nb::arg("threads") = 0,
         "See kerf.convert_bf16.");
 }

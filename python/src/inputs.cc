@@ -1,10 +1,13 @@
 // The inputs of measured steps, so that outputs can be compared with those of kerf decode.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 
 #include "src/arrays.h"
 #include "src/bind.h"
+#include "src/callers.h"
 
 namespace kerf::python {
 
@@ -19,15 +22,40 @@ Array copied(const std::vector<T>& values, Dtype dtype, const tensor::Shape& sha
   return out;
 }
 
-nb::dict decode_inputs(std::int64_t layer, std::int64_t tokens, const std::string& kind, std::int64_t experts,
-                       std::int64_t hidden, std::int64_t top_k, std::uint64_t seed) {
-  if (tokens < 0 || experts < 1 || hidden < 1 || top_k < 1 || top_k > experts)
-    throw Error(ErrorKind::usage, "inputs want T >= 0, E, H >= 1 and K of 1 to E");
+constexpr std::int64_t most_size = std::int64_t{1} << 30;
+
+// What the vectors, their copies and the deck of experts take, so that what there is no room for is refused
+// before it is begun.
+void check_room(std::int64_t tokens, std::int64_t bytes_a_token, std::int64_t experts) {
+  const double wanted = 2.0 * static_cast<double>(tokens) * static_cast<double>(bytes_a_token) +
+                        4.0 * static_cast<double>(experts);
+  const std::int64_t there = available_memory();
+  if (there > 0 && wanted > static_cast<double>(there))
+    throw Error(ErrorKind::memory,
+                fmt::format("inputs of {} tokens take {:.1f} GiB while they are made, there are {:.1f} GiB",
+                            tokens, wanted / (1 << 30), static_cast<double>(there) / (1 << 30)));
+}
+
+nb::dict decode_inputs(nb::handle layer_object, nb::handle tokens_object, const std::string& kind,
+                       nb::handle experts_object, nb::handle hidden_object, nb::handle top_k_object,
+                       nb::handle seed_object) {
+  const std::int64_t layer = whole("layer", layer_object, 0, most_size);
+  const std::int64_t tokens = whole("tokens", tokens_object, 0, most_size);
+  const std::int64_t experts = whole("experts", experts_object, 1, most_size);
+  const std::int64_t hidden = whole("hidden", hidden_object, 1, most_size);
+  const std::int64_t top_k = whole("top_k", top_k_object, 1, experts);
+  const std::uint64_t seed = seed_of(seed_object);
   const bool bf16 = kind == "bf16";
-  if (!bf16 && kind != "nvfp4") throw Error(ErrorKind::usage, "kind is '" + kind + "', wanted nvfp4 or bf16");
-  const decode::Inputs in = decode::make_inputs(
-      seed, layer, tokens, bf16 ? checkpoint::ExpertKind::bf16 : checkpoint::ExpertKind::nvfp4,
-      {experts, hidden, top_k});
+  if (!bf16 && kind != "nvfp4")
+    throw Error(ErrorKind::usage, fmt::format("kind is '{}', wanted nvfp4 or bf16", kind));
+  check_room(tokens, 2 * hidden + (bf16 ? 4 * experts : 8 * top_k), experts);
+  decode::Inputs in;
+  {
+    const Unlocked released;
+    in = decode::make_inputs(seed, layer, tokens,
+                             bf16 ? checkpoint::ExpertKind::bf16 : checkpoint::ExpertKind::nvfp4,
+                             {experts, hidden, top_k});
+  }
   nb::dict out;
   out["x"] = copied(in.x, Dtype::bf16, {tokens, hidden});
   if (bf16) {
@@ -42,11 +70,20 @@ nb::dict decode_inputs(std::int64_t layer, std::int64_t tokens, const std::strin
 }  // namespace
 
 void bind_inputs(nb::module_& m) {
-  m.def("decode_inputs", &decode_inputs, nb::arg("layer"), nb::arg("tokens"), nb::arg("kind"), nb::kw_only(),
-        nb::arg("experts"), nb::arg("hidden"), nb::arg("top_k"), nb::arg("seed") = 1,
-        "What `kerf decode` feeds a layer's step: x [T, H] bf16, and ids [T, K] with weights, or for BF16 "
-        "layers logits "
-        "[T, E], which its router, \"renormalize\", selects from. The same bits everywhere.");
+  m.def(
+      "decode_inputs", &decode_inputs, nb::arg("layer"), nb::arg("tokens"), nb::arg("kind"), nb::kw_only(),
+      nb::arg("experts"), nb::arg("hidden"), nb::arg("top_k"), nb::arg("seed") = 1,
+      nb::sig(
+          "def decode_inputs(layer: int, tokens: int, kind: str, *, experts: int, hidden: int, top_k: int, "
+          "seed: int = 1) -> dict[str, Array]"),
+      "What `kerf decode` feeds a layer's step, as `Runtime.execute` takes it: the same bits everywhere.\n\n"
+      "`tokens`: T, `experts`: E, `hidden`: H, `top_k`: K. `kind`: the layer's, \"nvfp4\" or \"bf16\". "
+      "Returns x "
+      "bfloat16 [T, H], and ids int32 [T, K] with weights float32 [T, K], or for BF16 layers logits float32 "
+      "[T, E], "
+      "which their router, \"renormalize\", selects from: kerf.Array.\n\n"
+      "Raises UsageError for another kind and numbers out of range, OutOfMemoryError where there is no "
+      "room.");
 }
 
 }  // namespace kerf::python

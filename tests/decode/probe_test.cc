@@ -86,6 +86,23 @@ TEST(LayerProbe, IsThatOfThePublicOpOnTheDocumentedInput) {
   EXPECT_EQ(verdicts[0]->text, text);
 }
 
+TEST(LayerProbe, OptionsThatMakeNoSense) {
+  const checkpoint::Checkpoint from = small_model().open();
+  const auto refused = [&](const decode::ProbeOptions& options) {
+    return thrown_on({2, 1, {}}, [&](const decode::Rank& rank) {
+      decode::BuildOptions building;
+      building.layers = {3};
+      std::vector<decode::Layer> layers = decode::build(from, building, rank);
+      decode::cut(layers[0], "cpu", rank);
+      (void)decode::probe(layers[0], options, rank);
+    });
+  };
+  expect_all_refuse(refused({.tokens = -1}), ErrorKind::usage, {"a probe of -1 tokens, wanted 1 to 65536"});
+  expect_all_refuse(refused({.tokens = 65'537}), ErrorKind::usage, {"65537 tokens"});
+  expect_all_refuse(refused({.limit = -1}), ErrorKind::usage, {"limit is -1"});
+  expect_all_refuse(refused({.limit = std::nan("")}), ErrorKind::usage, {"limit is nan"});
+}
+
 // One value a layer, those of the layers that were cut, and their range.
 TEST(LayerProbe, ValuesAreKeptPerLayer) {
   const checkpoint::Checkpoint from = small_model().open();

@@ -388,6 +388,10 @@ TEST(Unsupported, SaysWhy) {
             "256 expert groups of 1 expert: groups are ranked by their two best, so two are needed");
   EXPECT_EQ(changed([](Router& r) { r.topk_group = 9; }), "the best 9 of 8 expert groups: wanted is 1 to 8");
   EXPECT_EQ(changed([](Router& r) { r.topk_group = 0; }), "the best 0 of 8 expert groups: wanted is 1 to 8");
+  EXPECT_EQ(changed([](Router& r) { r.n_group = -1; }),
+            "the best 4 of -1 expert groups: wanted is 0 (no groups) or more");
+  EXPECT_EQ(changed([](Router& r) { r = {.experts = 8, .top_k = 2, .topk_group = -1}; }),
+            "the best -1 of 0 expert groups: wanted is 0 (no groups) or more");
   EXPECT_EQ(changed([](Router& r) { r.top_k = 129; }),
             "top 129 of the 128 experts that 4 of 8 groups hold: there are not that many");
   EXPECT_EQ(changed([](Router& r) { r.top_k = 128; }), "");
