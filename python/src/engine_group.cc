@@ -114,9 +114,10 @@ std::shared_ptr<RankGroup> engine_group(int rank, int size, const std::string& n
   comm::EngineGroupOptions options;
   options.checked = checked;
   options.rank_order = rank_order;
+  if (cuda::built()) options.copier = &cuda::copier();
   const std::shared_ptr<comm::Group> group = comm::make_engine_group(std::move(calls), options);
   return std::make_shared<RankGroup>(
-      *group, group, [](const Verdict&) {}, local_ranks);
+      *group, group, [](const Verdict&) {}, local_ranks, cuda::built());
 }
 
 }  // namespace

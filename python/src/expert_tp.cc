@@ -47,13 +47,22 @@ nb::list final_shapes(nb::handle stock, std::int64_t tp, nb::handle experts) {
 }
 
 nb::dict reshard(nb::handle stock, const RankGroup& group, std::int64_t num_experts, bool uneven) {
+  const RankGroup::Call inside(group);
   std::optional<HeldNvfp4> held;
-  agreed(group.get(), "taking the stock experts", [&] { held = held_nvfp4(stock); });
-  auto memory = std::make_shared<tensor::HostMemory>();
+  std::shared_ptr<ExpertsMemory> memory;
+  agreed(*inside, "taking the stock experts", [&] {
+    held = held_nvfp4(stock);
+    memory = std::make_shared<ExpertsMemory>(device_of(*held));
+    if (memory->device() != host_memory && !group.moves_device_memory())
+      throw Error(
+          ErrorKind::unsupported,
+          fmt::format("the experts lie on CUDA device {}: group '{}' moves data between hosts' memory alone",
+                      memory->device(), inside->name()));
+  });
   std::optional<layout::Nvfp4Experts> out;
   {
     const Unlocked released;
-    out = expert_tp::reshard(held->view, group.get(), num_experts, *memory, uneven);
+    out = expert_tp::reshard(held->view, *inside, num_experts, memory->weights(), uneven, &memory->scalars());
   }
   return as_dict(std::move(memory), std::move(*out));
 }
@@ -64,15 +73,17 @@ nb::dict cut(nb::handle stock, std::int64_t tp, std::int64_t part, bool uneven) 
   if (part < 0 || part >= tp)
     throw Error(ErrorKind::usage, fmt::format("part is {}, wanted 0 to {}", part, tp - 1));
   const layout::ExpertsShape whole = layout::shape_of(held.view);
-  auto memory = std::make_shared<tensor::HostMemory>();
+  auto memory = std::make_shared<ExpertsMemory>(device_of(held));
   std::optional<layout::Nvfp4Experts> out;
   {
     const Unlocked released;
+    const tensor::Copier& copier = memory->device() == host_memory ? tensor::host_copier() : cuda::copier();
     const std::int64_t width = layout::slice_of(whole.intermediate, tp, part).width;
-    out.emplace(*memory, layout::ExpertsShape{whole.experts, whole.hidden, width}, held.view.first_expert);
+    out.emplace(memory->weights(), memory->scalars(),
+                layout::ExpertsShape{whole.experts, whole.hidden, width}, held.view.first_expert);
     const auto views = layout::slice_views(held.view, tp, part, uneven);
     const std::array<tensor::Tensor*, 4> to = {&out->w13, &out->w13_sf, &out->w2, &out->w2_sf};
-    for (std::size_t kind = 0; kind < to.size(); ++kind) tensor::pack(views[kind], to[kind]->bytes().data());
+    for (std::size_t kind = 0; kind < to.size(); ++kind) copier.pack(views[kind], to[kind]->bytes().data());
     for (const auto& [from, scalars] :
          {std::pair{&held.view.g1_alphas, &out->g1_alphas},
           std::pair{&held.view.g1_scale_c, &out->g1_scale_c},
@@ -91,16 +102,17 @@ Text misplaced(nb::handle stock, nb::handle rank, nb::handle ranks, nb::handle n
 }
 
 Text check_global_scales(nb::handle stock, const RankGroup& group) {
+  const RankGroup::Call inside(group);
   std::optional<HeldNvfp4> held;
-  agreed(group.get(), "taking the stock experts", [&] { held = held_nvfp4(stock); });
+  agreed(*inside, "taking the stock experts", [&] { held = held_nvfp4(stock); });
   const Unlocked released;
-  return text_of(expert_tp::check_global_scales(held->view, group.get()));
+  return text_of(expert_tp::check_global_scales(held->view, *inside));
 }
 
 Text agree(const RankGroup& group, const Text& reason, const std::string& what) {
   Verdict mine;
   if (reason) mine = Reason{ErrorKind::unsupported, *reason};
-  return text_of(comm::agree(group.get(), mine, what));
+  return text_of(comm::agree(*RankGroup::Call(group), mine, what));
 }
 
 // Rows and map as the probe takes them.
@@ -146,9 +158,10 @@ nb::tuple route_rows(nb::handle rows, nb::handle map) {
 
 double probe_rel_l2(nb::handle ep_rows, nb::handle ep_map, nb::handle tp_rows, nb::handle tp_map,
                     const RankGroup& group) {
+  const RankGroup::Call inside(group);
   Routed ep;
   Routed tp;
-  agreed(group.get(), "taking the rows to compare", [&] {
+  agreed(*inside, "taking the rows to compare", [&] {
     ep = routed(ep_rows, ep_map, "ep[0]", "ep[1]");
     tp = routed(tp_rows, tp_map, "tp[0]", "tp[1]");
     if (ep.out.tokens != tp.out.tokens || ep.out.top_k != tp.out.top_k || ep.out.hidden != tp.out.hidden)
@@ -158,7 +171,7 @@ double probe_rel_l2(nb::handle ep_rows, nb::handle ep_map, nb::handle tp_rows, n
                               tp.out.hidden));
   });
   const Unlocked released;
-  return expert_tp::probe_rel_l2(ep.out, tp.out, group.get());
+  return expert_tp::probe_rel_l2(ep.out, tp.out, *inside);
 }
 
 double probe(Resident& resident, std::int64_t index, nb::handle tokens, nb::handle seed, double limit) {

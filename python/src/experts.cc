@@ -47,17 +47,20 @@ void check_scale(const char* name, float scale) {
 
 template <typename Experts>
 struct Kept {
-  std::shared_ptr<tensor::HostMemory> memory;
+  std::shared_ptr<ExpertsMemory> memory;
   Experts experts;
 };
 
 template <typename Experts>
-nb::dict dict_of(std::shared_ptr<tensor::HostMemory> memory, Experts experts,
+nb::dict dict_of(std::shared_ptr<ExpertsMemory> memory, Experts experts,
                  std::initializer_list<std::pair<const char*, tensor::Tensor Experts::*>> members) {
   const auto kept = std::make_shared<Kept<Experts>>(Kept<Experts>{std::move(memory), std::move(experts)});
   nb::dict out;
-  for (const auto& [name, member] : members)
-    out[name] = nb::cast(Array((kept->experts.*member).view(), kept, true));
+  for (const auto& [name, member] : members) {
+    const tensor::TensorView view = (kept->experts.*member).view();
+    const bool on_device = kept->memory->device() != host_memory && cuda::on_device(view.bytes.data());
+    out[name] = nb::cast(Array(view, kept, true, on_device ? kept->memory->device() : host_memory));
+  }
   out["first_expert"] = kept->experts.first_expert;
   return out;
 }
@@ -212,13 +215,13 @@ nb::dict convert_nvfp4(nb::handle gate_object, nb::handle up_object, nb::handle 
   scales.in2 = intermediate_scale.value_or(std::numeric_limits<float>::quiet_NaN());
   scales.weight_only = !input_scale;
 
-  auto memory = std::make_shared<tensor::HostMemory>();
+  auto memory = std::make_shared<ExpertsMemory>(host_memory);
   std::optional<layout::Nvfp4Experts> experts;
   {
     const Unlocked released;
     require(layout::convertible(h, to));
     if (to != i) require(layout::paddable(i));
-    experts.emplace(*memory, layout::ExpertsShape{n, h, to}, 0);
+    experts.emplace(memory->weights(), layout::ExpertsShape{n, h, to}, 0);
     std::vector<layout::LogicalNvfp4<const std::byte>> from;
     for (std::int64_t e = 0; e < n; ++e)
       from.push_back({matrix(gate, e), matrix(gate_sf, e), matrix(up, e), matrix(up_sf, e), matrix(down, e),
@@ -244,12 +247,12 @@ nb::dict convert_bf16(nb::handle gate_object, nb::handle up_object, nb::handle d
   const std::int64_t first = whole("first_expert", first_expert, 0, most_experts);
   const std::int64_t to = converted_to(i, width);
   const int workers = threads_of(threads);
-  auto memory = std::make_shared<tensor::HostMemory>();
+  auto memory = std::make_shared<ExpertsMemory>(host_memory);
   std::optional<layout::Bf16Experts> experts;
   {
     const Unlocked released;
     require(layout::convertible_bf16(h, to));
-    experts.emplace(*memory, layout::ExpertsShape{n, h, to}, first);
+    experts.emplace(memory->weights(), layout::ExpertsShape{n, h, to}, first);
     std::vector<layout::LogicalBf16<const std::byte>> from;
     for (std::int64_t e = 0; e < n; ++e) from.push_back({matrix(gate, e), matrix(up, e), matrix(down, e)});
     layout::convert_all(from, h, i, to, {experts->w13.bytes(), experts->w2.bytes()}, Workers(workers));
@@ -284,6 +287,19 @@ HeldNvfp4 held_nvfp4(nb::handle experts) {
   return out;
 }
 
+int device_of(const HeldNvfp4& experts) {
+  const int first = experts.held.front().device();
+  for (const Argument& tensor : std::span(experts.held).first(4))
+    if (tensor.device() != first)
+      throw Error(
+          ErrorKind::usage,
+          "the experts' w13, w13_sf, w2 and w2_sf lie in several memories, wanted all of them in one");
+  if (first != host_memory && first != cuda::current_device())
+    throw Error(ErrorKind::usage, fmt::format("the experts lie on CUDA device {}, the current one is {}",
+                                              first, cuda::current_device()));
+  return first;
+}
+
 HeldBf16 held_bf16(nb::handle experts) {
   HeldBf16 out;
   out.view = {.w13 = held(experts, "w13", Dtype::bf16, true, out.held),
@@ -292,7 +308,7 @@ HeldBf16 held_bf16(nb::handle experts) {
   return out;
 }
 
-nb::dict as_dict(std::shared_ptr<tensor::HostMemory> memory, layout::Nvfp4Experts experts) {
+nb::dict as_dict(std::shared_ptr<ExpertsMemory> memory, layout::Nvfp4Experts experts) {
   using E = layout::Nvfp4Experts;
   return dict_of<E>(std::move(memory), std::move(experts),
                     {{"w13", &E::w13},
@@ -306,7 +322,7 @@ nb::dict as_dict(std::shared_ptr<tensor::HostMemory> memory, layout::Nvfp4Expert
                      {"a2_gscale", &E::a2_gscale}});
 }
 
-nb::dict as_dict(std::shared_ptr<tensor::HostMemory> memory, layout::Bf16Experts experts) {
+nb::dict as_dict(std::shared_ptr<ExpertsMemory> memory, layout::Bf16Experts experts) {
   using E = layout::Bf16Experts;
   return dict_of<E>(std::move(memory), std::move(experts), {{"w13", &E::w13}, {"w2", &E::w2}});
 }

@@ -109,7 +109,7 @@ std::vector<std::shared_ptr<RankGroup>> local_groups(int ranks, double timeout) 
   for (int r = 0; r < ranks; ++r)
     out.push_back(std::make_shared<RankGroup>(
         world->group(r), world, [world = world.get(), r](const Verdict& why) { world->leave(r, why); }, ranks,
-        &world->calls()));
+        cuda::built(), &world->calls()));
   return out;
 }
 
@@ -126,7 +126,7 @@ std::shared_ptr<RankGroup> mpi_group(double timeout) {
         const Verdict cause = program->settle(why, false);
         program->end(cause ? static_cast<int>(cause->kind) : 0);
       },
-      sharers);
+      sharers, false);
 }
 
 Verdict reason_of(const std::optional<std::string>& why) {

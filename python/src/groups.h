@@ -21,12 +21,14 @@ class RankGroup {
  public:
   // `local_ranks`: ranks that share this process's cores. `calls`: counted by Call; another rank of the
   // process may be closed from any thread, and whoever ends the group with it waits until nobody is inside.
-  RankGroup(comm::Group& group, std::shared_ptr<void> keep, Leave leave, int local_ranks,
+  // `device_memory`: whether it moves data that lie on a device.
+  RankGroup(comm::Group& group, std::shared_ptr<void> keep, Leave leave, int local_ranks, bool device_memory,
             CallsInside* calls = nullptr)
       : group_(&group),
         keep_(std::move(keep)),
         leave_(std::move(leave)),
         local_ranks_(local_ranks),
+        device_memory_(device_memory),
         calls_(calls) {}
   ~RankGroup();
   RankGroup(const RankGroup&) = delete;
@@ -58,6 +60,7 @@ class RankGroup {
   [[nodiscard]] int rank() const { return get().rank(); }
   [[nodiscard]] int size() const { return get().size(); }
   [[nodiscard]] int local_ranks() const { return local_ranks_; }
+  [[nodiscard]] bool moves_device_memory() const { return device_memory_; }
   [[nodiscard]] bool open() const { return open_; }
   // This rank takes part in nothing any more; waiting ranks are told `why`. Twice is once.
   void close(const Verdict& why) noexcept;
@@ -67,6 +70,7 @@ class RankGroup {
   std::shared_ptr<void> keep_;
   Leave leave_;
   int local_ranks_;
+  bool device_memory_;
   CallsInside* calls_;
   std::atomic<bool> open_{true};
 };

@@ -64,6 +64,10 @@ Resident::Resident(std::shared_ptr<RankGroup> group, const BuildWords& words, st
           : threads_per_rank(env_positive("KERF_THREADS", most_threads).value_or(0), group_->local_ranks());
   rank_.emplace(decode::Rank{all, meter_, Workers(threads), log_to(std::move(log))});
   if (words.backend == "cuda") {
+    if (all.size() > 1 && !group_->moves_device_memory())
+      throw Error(
+          ErrorKind::unsupported,
+          fmt::format("backend 'cuda' on group '{}': it moves data between hosts' memory alone", all.name()));
     rank_->device = &device_meter_;
     device_number_ = cuda::current_device();
   }
