@@ -161,6 +161,11 @@ Verdict StepAllReduce::refused(std::size_t values, int ranks) const {
   return std::nullopt;
 }
 
+comm::SumOrder StepAllReduce::order(std::size_t values, int ranks) const {
+  require(refused(values, ranks));
+  return bound_->order({ranks, static_cast<std::int64_t>(values)});
+}
+
 void StepAllReduce::run(std::span<const std::uint16_t> mine, std::span<std::uint16_t> sum,
                         const Rank& rank) const {
   require(refused(mine.size(), rank.group.size()));

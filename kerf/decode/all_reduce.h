@@ -60,6 +60,9 @@ class StepAllReduce {
   // no such step (which do), usage for no whole number of rows and for more rows than prepared.
   [[nodiscard]] Verdict refused(std::size_t values, int ranks) const;
 
+  // The order in which run() sums so many values of each rank; errors as there.
+  [[nodiscard]] comm::SumOrder order(std::size_t values, int ranks) const;
+
   // Collective: sum = the ranks' `mine`, both [b <= prepared, model width] bf16 (raw bits) and of one size;
   // `sum` may be `mine`. Error where refused(), before anything is sent: the sizes must be the same on every
   // rank. Works in this object's scratch, one call at a time.

@@ -186,13 +186,14 @@ void DeviceRank::run_experts(std::size_t position, const StackStep& step, const 
   in.bf16_weights = tensors.router != nullptr && layer.kind == checkpoint::ExpertKind::bf16;
   in.ids = tensors.ids;
   in.weights = tensors.weights;
-  in.x = quantised ? tensors.x : nullptr;
+  const bool given = quantised && tensors.a != nullptr;
+  in.x = quantised && !given ? tensors.x : nullptr;
   in.gs = pointer<float>(l.gs);
   in.hidden = hidden;
   op::sm90::DeviceTokens tokens{step.tokens};
   if (quantised) {
-    tokens.a = pointer<std::uint8_t>(codes_);
-    tokens.a_sf = pointer<std::uint8_t>(scales_);
+    tokens.a = given ? tensors.a : pointer<std::uint8_t>(codes_);
+    tokens.a_sf = given ? tensors.a_sf : pointer<std::uint8_t>(scales_);
   } else {
     tokens.x = tensors.x;
   }
@@ -215,6 +216,20 @@ void DeviceRank::run_experts(std::size_t position, const StackStep& step, const 
   }
   experts.run(tokens, shape.metadata, out.metadata, shape.tactic,
               {scratch_.bytes(), out.counters, kept_.bytes()}, to, stream);
+}
+
+DeviceUnfinalized DeviceRank::unfinalized(std::size_t position, const StackStep& step) const {
+  const op::RoutedExperts& experts = layers_[position].layer->experts(step.mode);
+  const tail::DevicePart rows = part(position, step);
+  return {
+      .tokens = step.tokens,
+      .top_k = experts.top_k(),
+      .hidden = experts.shape().hidden,
+      .row_count = op::gemm2_rows(shape_of(*layers_[position].layer, step).metadata, experts.shape().hidden),
+      .rows = rows.rows,
+      .sums = rows.sums,
+      .weights = weights(),
+      .map = rows.map};
 }
 
 routing::Metadata DeviceRank::metadata(const routing::MetadataShape& shape) const {

@@ -18,6 +18,7 @@
 #include "kerf/decode/layer.h"
 #include "kerf/decode/plan.h"
 #include "kerf/decode/step.h"
+#include "kerf/numeric/rank_sum.h"
 #include "kerf/routing/router.h"
 
 #pragma GCC visibility push(default)
@@ -32,10 +33,13 @@ struct StackStep {
   friend bool operator==(const StackStep&, const StackStep&) = default;
 };
 
-// What one layer's step reads and writes, in device memory of the caller's. x and out begin at a multiple of
-// 16 bytes.
+// What one layer's step reads and writes, in device memory of the caller's. x (or a) and out begin at a
+// multiple of 16 bytes, a_sf at one of 8.
 struct DeviceStepTensors {
-  const std::uint16_t* x = nullptr;  // [T, H] bf16
+  // Rows: x, or (layers with quantised input only) a and a_sf.
+  const std::uint16_t* x = nullptr;    // [T, H] bf16
+  const std::uint8_t* a = nullptr;     // [T, H/2] e2m1
+  const std::uint8_t* a_sf = nullptr;  // [T, H/16] e4m3, linear
   // Routes: given, or chosen by `router` from logits.
   const std::int32_t* ids = nullptr;  // [T, K]
   const float* weights = nullptr;     // [T, K]
@@ -43,6 +47,19 @@ struct DeviceStepTensors {
   const float* logits = nullptr;  // [T, E]
   const float* bias = nullptr;    // [E], or null
   std::uint16_t* out = nullptr;   // [T, H] bf16
+};
+
+// One rank's rows before the tail, as op::Unfinalized has them, in device memory of the stack's: they hold
+// until the stack's next step.
+struct DeviceUnfinalized {
+  std::int64_t tokens = 0;
+  std::int64_t top_k = 0;
+  std::int64_t hidden = 0;
+  std::int64_t row_count = 0;           // R: rows that the map may name
+  const std::uint16_t* rows = nullptr;  // [R, H] bf16, or
+  const float* sums = nullptr;          // [R, H] f32: of sliced experts with an exact tail, before g2_alpha
+  const float* weights = nullptr;       // [T, K]
+  const std::int32_t* map = nullptr;    // [T, K] row of a route, -1: not on this rank
 };
 
 // All layers' steps on the device, one after another, eager or captured. What is collective throws the same
@@ -67,14 +84,31 @@ class DeviceStack {
   [[nodiscard]] virtual std::vector<double> time(int times) = 0;
   // Local. A layer's output on this rank after a run or replay, [T, H] bf16.
   [[nodiscard]] virtual std::vector<std::uint16_t> output(std::size_t position) const = 0;
-  // Collective. Enqueues one layer's step on tensors of the caller's, behind what `stream` (rank 0's counts)
-  // has, and returns before it has run; a stream that is being captured takes it into its graph. Inputs are
-  // the same on every rank. On a single rank nothing is allocated and the host waits for nothing. Steps of
-  // one stack work in the same memory: on several streams the caller orders them. `step` may have fewer
-  // tokens than the one of its mode and tail that the stack was made for; Error{usage} for more, and for
-  // tensors that are missing or misaligned.
+  // Collective. Enqueues one layer's step on tensors of the caller's, behind what `stream` has (each rank's
+  // own; they may be one and the same), and returns before it has run; what `stream` gets next comes after
+  // it. A stream that is being captured takes it into its graph; several ranks' calls are captured on one
+  // stream alone. Inputs are the same on every rank. On a single rank nothing is allocated and the host waits
+  // for nothing. Steps of one stack work in the same memory: on several streams the caller orders them.
+  // `step` may have fewer tokens than the one of its mode and tail that the stack was made for; Error{usage}
+  // for more, and for tensors that are missing or misaligned; Error{unsupported} for quantised rows given to
+  // a layer that takes bf16 ones.
   virtual void enqueue(std::size_t position, const StackStep& step, const DeviceStepTensors& tensors,
                        cuda::StreamHandle stream) = 0;
+  // The same in two halves. Local (but for the first after a refill, which is collective as all steps are,
+  // if follow_refills() was not called): this rank's rows; `out` is not looked at. Collective: the tail on
+  // the rows that each rank has from its last enqueue_experts() with the same position and step, into `out`
+  // [T, H] bf16. Errors as of enqueue().
+  virtual DeviceUnfinalized enqueue_experts(std::size_t position, const StackStep& step,
+                                            const DeviceStepTensors& tensors, cuda::StreamHandle stream) = 0;
+  virtual void enqueue_tail(std::size_t position, const StackStep& step, std::uint16_t* out,
+                            cuda::StreamHandle stream) = 0;
+  // Collective. Enqueues sum[i] = the sum over ranks of their mine[i], bf16 [values], in `order`, behind what
+  // each rank's `stream` has; `sum` may be `mine`. Both begin at multiples of 16 bytes, and `values` is a
+  // multiple of 8, the same on all ranks: Error{usage} otherwise.
+  virtual void enqueue_sum(numeric::SumOrder order, const std::uint16_t* mine, std::uint16_t* sum,
+                           std::int64_t values, cuda::StreamHandle stream) = 0;
+  // Collective. Takes what refills have changed; every step does so before it begins.
+  virtual void follow_refills() = 0;
   // Device bytes on this rank.
   [[nodiscard]] virtual std::int64_t bytes() const = 0;
 };

@@ -31,17 +31,28 @@ class Ensemble {
     for (std::size_t r = 0; r < size(); ++r)
       ranks_[r]->run_experts(position, step, tensors_[r], ends(r, position, step) ? own_out(r) : nullptr,
                              stream);
+    tails(position, step, stream, [&](std::size_t r) { return ends(r, position, step); });
+  }
+
+  // The tails of all ranks, whose rows are there, into the outputs of tensors().
+  void enqueue_tail(std::size_t position, const StackStep& step, cuda::StreamHandle stream) const {
+    tails(position, step, stream, [](std::size_t) { return false; });
+  }
+
+ private:
+  using Out = std::uint16_t*;
+
+  // `ended(rank)`: its experts have ended its tokens already.
+  template <typename Ended>
+  void tails(std::size_t position, const StackStep& step, cuda::StreamHandle stream, Ended ended) const {
     const bool sliced = ranks_.front()->layer(position).layer->sliced_in(step.mode);
     if (step.tail == tail::Kind::exact)
       exact(position, step, sliced, stream);
     else if (sliced)
       fast_sliced(position, step, stream);
     else
-      fast_whole(position, step, stream);
+      fast_whole(position, step, stream, ended);
   }
-
- private:
-  using Out = std::uint16_t*;
 
   [[nodiscard]] std::size_t size() const { return ranks_.size(); }
   [[nodiscard]] Out out(std::size_t rank) const { return tensors_[rank].out; }
@@ -76,9 +87,10 @@ class Ensemble {
   }
 
   // Every rank's own routes; then the sum over ranks, of which each adds up a part for all.
-  void fast_whole(std::size_t position, const StackStep& step, cuda::StreamHandle stream) const {
+  template <typename Ended>
+  void fast_whole(std::size_t position, const StackStep& step, cuda::StreamHandle stream, Ended ended) const {
     for (std::size_t r = 0; r < size(); ++r) {
-      if (ends(r, position, step)) continue;
+      if (ended(r)) continue;
       tail::DeviceTail t = common(r, position, step);
       t.out[0] = own_out(r);
       tail::device_tail(t, stream);
@@ -164,17 +176,26 @@ class Ensemble {
   std::vector<DeviceStepTensors> tensors_;
 };
 
-Verdict unusable(const DeviceStepTensors& t) {
-  const auto aligned = [](const void* p) {
-    return p != nullptr && reinterpret_cast<std::uintptr_t>(p) % 16 == 0;
-  };
-  if (!aligned(t.x) || !aligned(t.out))
-    return because(ErrorKind::usage, "a device's step: x and out wanted, each at a multiple of 16 bytes");
+bool aligned(const void* p, std::uintptr_t to = 16) {
+  return p != nullptr && reinterpret_cast<std::uintptr_t>(p) % to == 0;
+}
+
+Verdict unusable(const Layer& layer, const DeviceStepTensors& t) {
+  if (t.a != nullptr && layer.input != op::Input::nvfp4)
+    return because(ErrorKind::unsupported, "layer {} takes bf16 rows, not quantised ones", layer.index);
+  if (t.a != nullptr ? !aligned(t.a) || !aligned(t.a_sf, 8) : !aligned(t.x))
+    return because(ErrorKind::usage,
+                   "a device's step: x or a wanted at a multiple of 16 bytes, a_sf at one of 8");
   if (t.router != nullptr ? t.logits == nullptr : t.ids == nullptr || t.weights == nullptr)
     return because(ErrorKind::usage, "a device's step: no {}, wanted with {}",
                    t.router != nullptr ? "logits" : "ids and weights",
                    t.router != nullptr ? "a router" : "x");
   return std::nullopt;
+}
+
+Verdict unusable_out(const std::uint16_t* out) {
+  if (aligned(out)) return std::nullopt;
+  return because(ErrorKind::usage, "a device's step: out wanted at a multiple of 16 bytes");
 }
 
 class Stack final : public DeviceStack {
@@ -249,32 +270,115 @@ class Stack final : public DeviceStack {
 
   void enqueue(std::size_t position, const StackStep& step, const DeviceStepTensors& tensors,
                cuda::StreamHandle stream) override {
-    if (position >= mine_->layers())
-      fail(ErrorKind::usage, "layer {} of a stack of {}", position, mine_->layers());
-    if (std::none_of(steps_.begin(), steps_.end(), [&](const StackStep& made) {
-          return made.mode == step.mode && made.tail == step.tail && step.tokens <= made.tokens;
-        }))
-      refuse(step);
+    made_for(position, step);
     follow_refills();
     if (step.tokens == 0) return;
-    if (group_.size() == 1) {
-      require(unusable(tensors));
-      ensemble_->tensors().front() = tensors;
-      return ensemble_->enqueue(position, step, stream);
+    const auto fits = [&](const DeviceStepTensors& t) {
+      require(unusable(*mine_->layer(position).layer, t));
+      require(unusable_out(t.out));
+    };
+    together("enqueueing a step", tensors, stream, fits,
+             [&](cuda::StreamHandle on) { ensemble_->enqueue(position, step, on); });
+  }
+
+  DeviceUnfinalized enqueue_experts(std::size_t position, const StackStep& step,
+                                    const DeviceStepTensors& tensors, cuda::StreamHandle stream) override {
+    made_for(position, step);
+    follow_refills();
+    if (step.tokens > 0) {
+      require(unusable(*mine_->layer(position).layer, tensors));
+      mine_->run_experts(position, step, tensors, nullptr, stream);
     }
-    const auto all = comm::gathered(group_, std::span(&tensors, 1), "the ranks' tensors");
-    conduct("enqueueing a step", [&] {
-      for (std::size_t r = 0; r < all.size(); ++r) {
-        require(unusable(all[r]));
-        ensemble_->tensors()[r] = all[r];
+    return mine_->unfinalized(position, step);
+  }
+
+  void enqueue_tail(std::size_t position, const StackStep& step, std::uint16_t* out,
+                    cuda::StreamHandle stream) override {
+    made_for(position, step);
+    if (step.tokens == 0) return;
+    DeviceStepTensors tensors;
+    tensors.out = out;
+    together(
+        "enqueueing a tail", tensors, stream,
+        [](const DeviceStepTensors& t) { require(unusable_out(t.out)); },
+        [&](cuda::StreamHandle on) { ensemble_->enqueue_tail(position, step, on); });
+  }
+
+  void enqueue_sum(numeric::SumOrder order, const std::uint16_t* mine, std::uint16_t* sum,
+                   std::int64_t values, cuda::StreamHandle stream) override {
+    if (values < 0 || values % 8 != 0)
+      fail(ErrorKind::usage, "a device's sum of {} values, wanted a multiple of 8", values);
+    if (values == 0) return;
+    DeviceStepTensors tensors;
+    tensors.x = mine;
+    tensors.out = sum;
+    const auto fits = [](const DeviceStepTensors& t) {
+      if (!aligned(t.x) || !aligned(t.out))
+        fail(ErrorKind::usage, "a device's sum: values and their sum wanted at multiples of 16 bytes");
+    };
+    together("enqueueing a sum", tensors, stream, fits, [&](cuda::StreamHandle on) {
+      tail::DeviceSum s;
+      s.order = order;
+      s.parts = s.outs = group_.size();
+      s.count = values;
+      for (std::size_t r = 0; r < ensemble_->tensors().size(); ++r) {
+        s.part[r] = ensemble_->tensors()[r].x;
+        s.out[r] = ensemble_->tensors()[r].out;
       }
-      ensemble_->enqueue(position, step, stream);
+      tail::device_sum(s, on);
     });
+  }
+
+  // Collective where a layer has been refilled since its values were taken, which is so on every rank; else
+  // nothing. What is taken again goes to where it was: graphs have its addresses.
+  void follow_refills() override {
+    for (std::size_t i = 0; i < mine_->layers(); ++i) {
+      if (!mine_->outdated(i)) continue;
+      share_g2_alphas(i);
+      comm::agreed(group_, "following a refill", [&] { mine_->take_values(i); });
+    }
   }
 
   [[nodiscard]] std::int64_t bytes() const override { return bytes_; }
 
  private:
+  // What a rank brings to work that rank 0 enqueues for all.
+  struct Seat {
+    DeviceStepTensors tensors;
+    cuda::StreamHandle stream = nullptr;
+    const cuda::Event* event = nullptr;  // what the rank's stream had, where that is not rank 0's
+  };
+
+  // Work on the tensors of all ranks, on rank 0's stream; each rank's own is ordered before and behind it.
+  template <typename Fits, typename Work>
+  void together(std::string_view what, const DeviceStepTensors& tensors, cuda::StreamHandle stream, Fits fits,
+                Work work) {
+    if (group_.size() == 1) {
+      fits(tensors);
+      ensemble_->tensors().front() = tensors;
+      return work(stream);
+    }
+    Seat mine{tensors, stream, &here_};
+    const std::vector<Seat> all =
+        comm::gathered(group_, std::span<const Seat>(&mine, 1), "the ranks' tensors");
+    const bool apart =
+        std::any_of(all.begin(), all.end(), [&](const Seat& s) { return s.stream != all.front().stream; });
+    if (apart)
+      comm::agreed(group_, "ordering the ranks' streams", [&] {
+        if (group_.rank() != 0) here_.record(stream);
+      });
+    conduct(what, [&] {
+      for (std::size_t r = 0; r < all.size(); ++r) {
+        fits(all[r].tensors);
+        ensemble_->tensors()[r] = all[r].tensors;
+        if (apart && r > 0) all[r].event->make_wait(stream);
+      }
+      work(stream);
+      if (apart) here_.record(stream);
+    });
+    if (apart && group_.rank() != 0) all.front().event->make_wait(stream);
+  }
+
   // Rank 0 works; what it meets, all meet.
   template <typename Work>
   void conduct(std::string_view what, Work work) {
@@ -288,6 +392,15 @@ class Stack final : public DeviceStack {
          step.tokens, name(step.mode), tail::name(step.tail));
   }
 
+  void made_for(std::size_t position, const StackStep& step) const {
+    if (position >= mine_->layers())
+      fail(ErrorKind::usage, "layer {} of a stack of {}", position, mine_->layers());
+    if (std::none_of(steps_.begin(), steps_.end(), [&](const StackStep& made) {
+          return made.mode == step.mode && made.tail == step.tail && step.tokens <= made.tokens;
+        }))
+      refuse(step);
+  }
+
   void prepared(const StackStep& step) {
     if (std::find(steps_.begin(), steps_.end(), step) == steps_.end()) refuse(step);
     tokens_ = step.tokens;
@@ -298,16 +411,6 @@ class Stack final : public DeviceStack {
     for (std::size_t i = 0; i < mine_->layers(); ++i) {
       ensemble_->take_loaded(i);
       ensemble_->enqueue(i, step, stream_.handle());
-    }
-  }
-
-  // Collective where a layer has been refilled since its values were taken, which is so on every rank; else
-  // nothing. What is taken again goes to where it was: graphs have its addresses.
-  void follow_refills() {
-    for (std::size_t i = 0; i < mine_->layers(); ++i) {
-      if (!mine_->outdated(i)) continue;
-      share_g2_alphas(i);
-      comm::agreed(group_, "following a refill", [&] { mine_->take_values(i); });
     }
   }
 
@@ -328,6 +431,7 @@ class Stack final : public DeviceStack {
   std::vector<StackStep> steps_;
   cuda::Stream stream_;
   cuda::Event begin_, end_;
+  cuda::Event here_;  // what this rank's caller's stream had
   std::unique_ptr<DeviceRank> mine_;
   std::unique_ptr<Ensemble> ensemble_;
   cuda::Graph graph_;

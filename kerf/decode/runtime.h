@@ -150,6 +150,11 @@ class Runtime {
   void all_reduce(std::span<const std::uint16_t> mine, std::span<std::uint16_t> sum) const {
     all_reduce_.run(mine, sum, rank_);
   }
+  // Local: the order in which all_reduce() sums so many values of each rank, for whoever adds them up on a
+  // device. Its errors.
+  [[nodiscard]] comm::SumOrder sum_order(std::size_t values) const {
+    return all_reduce_.order(values, rank_.group.size());
+  }
 
   // Collective, between steps: new weights for one layer, from a checkpoint of the same model (an export of
   // it, one that is fed to the ranks), at the addresses that the old ones have: whole experts and slices,

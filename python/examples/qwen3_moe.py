@@ -3,9 +3,10 @@
 A small model of random weights is made; its experts are quantised to NVFP4 by kerf and converted; every expert block is
 replaced by kerf, on one rank or on several (expert TP out of whole experts). Logits are compared with the same model
 whose experts have the dequantised weights and run in torch, in float32: W4A16 as it is, W4A4 with rows and intermediates
-that torch quantises by the definition of the formats. Needs torch and transformers.
+that torch quantises by the definition of the formats. With --device cuda model, experts and steps are on the GPU.
+Needs torch and transformers.
 
-    python qwen3_moe.py [--ranks 2] [--tokens 64] [--seed 1]
+    python qwen3_moe.py [--ranks 2] [--tokens 64] [--seed 1] [--device cuda]
 """
 
 from __future__ import annotations
@@ -25,21 +26,24 @@ E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 
 def fake_quantise(x: torch.Tensor, global_scale: float) -> torch.Tensor:
     """NVFP4 values of float32 x [T, K], in torch alone: blocks of 16, e4m3 scales, e2m1 codes, ties to even codes."""
-    gs = 1 / torch.tensor(global_scale, dtype=torch.float32)
+    gs = 1 / torch.tensor(global_scale, dtype=torch.float32, device=x.device)
     blocks = x.float().reshape(-1, 16)
     scale = (gs * (blocks.abs().amax(1, keepdim=True) * (1 / 6))).to(torch.float8_e4m3fn).float()
-    scaled = torch.where(scale > 0, blocks * (1 / (scale * (1 / gs))), torch.zeros(())).clamp(-6, 6)
-    away = (scaled.abs().unsqueeze(-1) - E2M1).abs()
-    code = (away + torch.arange(8) % 2 * 1e-7).argmin(-1)  # of two codes that are as near, the even one
-    return (torch.sign(scaled) * E2M1[code] * scale * global_scale).reshape(x.shape)
+    scaled = torch.where(scale > 0, blocks * (1 / (scale * (1 / gs))), 0.0).clamp(-6, 6)
+    values = E2M1.to(x.device)
+    away = (scaled.abs().unsqueeze(-1) - values).abs()
+    even = torch.arange(8, device=x.device) % 2 * 1e-7  # of two codes that are as near, the even one
+    code = (away + even).argmin(-1)
+    return (torch.sign(scaled) * values[code] * scale * global_scale).reshape(x.shape)
 
 
 class QuantisedExperts:
     """One layer's experts: kerf's tensors, and the values that they stand for."""
 
     def __init__(self, experts: torch.nn.Module) -> None:
-        gate, up = experts.gate_up_proj.detach().float().chunk(2, dim=1)
-        down = experts.down_proj.detach().float()
+        self.device = experts.down_proj.device
+        gate, up = experts.gate_up_proj.detach().float().cpu().chunk(2, dim=1)
+        down = experts.down_proj.detach().float().cpu()
         self.codes: dict[str, torch.Tensor] = {}
         self.block_scales: dict[str, torch.Tensor] = {}
         self.global_scales: dict[str, torch.Tensor] = {}
@@ -51,7 +55,7 @@ class QuantisedExperts:
             self.global_scales[name] = torch.tensor([m.global_scale for m in made])
             self.values[name] = torch.stack(
                 [torch.from_dlpack(kerf.dequantize_nvfp4(m.codes, m.scales, m.global_scale)) for m in made]
-            )
+            ).to(self.device)
         self.input_scale = self.intermediate_scale = 0.0  # of a calibration
 
     def calibrate(self, rows: torch.Tensor) -> None:
@@ -62,9 +66,9 @@ class QuantisedExperts:
         self.intermediate_scale = max(self.intermediate_scale, most / 2688)
 
     def converted(self, first: int, count: int, act: str) -> kerf.Nvfp4Experts:
-        """Experts [first, first + count) in the converted layout."""
+        """Experts [first, first + count) in the converted layout, matrices and block scales on the model's device."""
         part = slice(first, first + count)
-        return kerf.convert(
+        made = kerf.convert(
             *(self.codes[name][part] for name in ("gate", "up", "down")),
             **{f"{name}_sf": self.block_scales[name][part] for name in ("gate", "up", "down")},
             **{f"{name}_scale": self.global_scales[name][part] for name in ("gate", "up", "down")},
@@ -73,6 +77,10 @@ class QuantisedExperts:
             first_expert=first,
             act=act,
         )
+        if self.device.type == "cpu":
+            return made
+        names = ("w13", "w13_sf", "w2", "w2_sf")
+        return made._replace(**{name: torch.from_dlpack(getattr(made, name)).to(self.device) for name in names})
 
     def reference(self, rows: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, act: str) -> torch.Tensor:
         """The same experts in torch, float32."""
@@ -95,6 +103,7 @@ class KerfExperts:
     """All layers' experts on `ranks` ranks: a runtime and a thread each, over tensors that stay where they are."""
 
     def __init__(self, layers: list[QuantisedExperts], *, experts: int, top_k: int, ranks: int, act: str) -> None:
+        backend = "cpu" if layers[0].device.type == "cpu" else "cuda"
         self.groups = kerf.Group.local(ranks)
         self.threads = ThreadPoolExecutor(ranks)
         each = experts // ranks
@@ -104,7 +113,9 @@ class KerfExperts:
                 kerf.StockLayer(index, layer.converted(group.rank * each, each, act), top_k, act=act)
                 for index, layer in enumerate(layers)
             ]
-            runtime = kerf.Runtime.adopt(stock, group, experts=experts, top_k=top_k, expert_tp=ranks > 1, max_tokens=64)
+            runtime = kerf.Runtime.adopt(
+                stock, group, experts=experts, top_k=top_k, expert_tp=ranks > 1, max_tokens=64, backend=backend
+            )
             runtime.warm_up()
             return runtime
 
@@ -148,7 +159,7 @@ def same_choice(got: torch.Tensor, wanted: torch.Tensor) -> float:
     return (got.argmax(-1) == wanted.argmax(-1)).double().mean().item()
 
 
-def run(ranks: int, tokens: int, seed: int) -> dict[str, tuple[float, ...]]:
+def run(ranks: int, tokens: int, seed: int, device: str = "cpu") -> dict[str, tuple[float, ...]]:
     """{"W4A16": (rel L2, top-1, largest rel L2 of one layer's rows on the same input), "W4A4": ..., "quantisation": ...};
     the last is torch W4A4 against the model's own."""
     torch.manual_seed(seed)
@@ -174,7 +185,9 @@ def run(ranks: int, tokens: int, seed: int) -> dict[str, tuple[float, ...]]:
         torch.nn.init.normal_(layer.mlp.experts.gate_up_proj, std=config.hidden_size**-0.5)
         torch.nn.init.normal_(layer.mlp.experts.down_proj, std=0.5 * config.moe_intermediate_size**-0.5)
         torch.nn.init.normal_(layer.mlp.gate.weight, std=4 * config.hidden_size**-0.5)
-    prompt = torch.randint(0, config.vocab_size, (1, tokens))
+    prompt = torch.randint(0, config.vocab_size, (1, tokens)).to(device)
+    other = torch.randint(0, config.vocab_size, (1, tokens)).to(device)
+    model.to(device)
     results: dict[str, tuple[float, ...]] = {}
     with torch.no_grad():
         own = model(prompt).logits
@@ -186,7 +199,7 @@ def run(ranks: int, tokens: int, seed: int) -> dict[str, tuple[float, ...]]:
             return plain[index](rows, ids, weights)
 
         with experts_of(model, calibrating):
-            model(torch.randint(0, config.vocab_size, (1, tokens)))
+            model(other)
             model(prompt)
         for name, act in (("W4A16", "bf16"), ("W4A4", "nvfp4")):
             mine = KerfExperts(layers, experts=config.num_experts, top_k=config.num_experts_per_tok, ranks=ranks, act=act)
@@ -212,9 +225,11 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=1, help="ranks; more than one: expert TP")
     parser.add_argument("--tokens", type=int, default=64, help="of the prompt, at most 64")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the model and its experts")
     options = parser.parse_args()
-    print(f"{options.ranks} rank(s), {options.tokens} tokens, seed {options.seed}, torch {torch.__version__}")
-    results = run(options.ranks, options.tokens, options.seed)
+    where = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
+    print(f"{options.ranks} rank(s), {options.tokens} tokens, seed {options.seed}, torch {torch.__version__}, {where}")
+    results = run(options.ranks, options.tokens, options.seed, options.device)
     for name in ("W4A16", "W4A4"):
         rel, same, layer = results[name]
         print(

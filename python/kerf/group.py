@@ -19,8 +19,10 @@ _mpi: Group | None = None
 def run_ranks(ranks: int, body: Callable[[Group], Result], *, timeout: float = 60.0) -> list[Result]:
     """Runs ``body(group)`` on ``ranks`` threads of this process, and returns what each gives, ranks ascending.
 
-    A rank that raises leaves the group: every rank that waits for it raises GroupFailed. What is raised here is the
-    cause: the lowest rank's exception that is not itself a GroupFailed.
+    ``timeout``: seconds that a collective waits for a rank. A rank that raises leaves the group: every rank that waits
+    for it raises GroupFailed. What is raised here is the cause: the lowest rank's exception that is not itself a
+    GroupFailed. An interrupt (Ctrl-C) closes the group on all ranks, waits for them to return, and is raised again.
+    Raises UsageError for ranks below 1 or above 4096, and for a timeout that is none.
     """
     groups = Group.local(ranks, timeout=timeout)
     results: list[Result | None] = [None] * ranks
@@ -38,11 +40,20 @@ def run_ranks(ranks: int, body: Callable[[Group], Result], *, timeout: float = 6
             group.close(why)
 
     threads = [threading.Thread(target=run, args=(group,), name=f"kerf-rank-{r}") for r, group in enumerate(groups)]
-    groups.clear()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except BaseException as interrupt:
+        for group in groups:
+            group.close(f"interrupted ({type(interrupt).__name__})")
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+        raise
+    finally:
+        groups.clear()
     failed = [error for error in raised if error is not None]
     for error in failed:
         if not isinstance(error, errors.GroupFailed):

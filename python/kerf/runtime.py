@@ -48,6 +48,11 @@ class StockLayer:
     captures_routes: bool = False
 
 
+def _stream_of(array: Any) -> int:
+    """The handle of the stream that work on the array goes to now; 0 for arrays of the host's."""
+    return _streams.stream_source(array)() if _streams.on_cuda(array) else 0
+
+
 class Runtime:
     """The routed experts of a stack of layers on one rank of a group.
 
@@ -70,10 +75,10 @@ class Runtime:
 
     What does not fit raises UsageError with the argument's name, got and wanted, before any collective.
 
-    With ``backend="cuda"`` the experts are on the current CUDA device, and ``execute`` and ``bind`` take arrays that lie
-    there (all of a step's; x, not a), without a copy: the step is enqueued on the caller's current stream (torch's or
-    cupy's; else the default stream) and not waited for. Steps of a runtime share buffers: on several streams the caller
-    orders them. Several ranks: threads of one process, on the stream of rank 0's caller.
+    With ``backend="cuda"`` the experts are on the current CUDA device, and ``execute``, ``bind``, ``routed_experts``,
+    ``tail`` and ``all_reduce`` take arrays that lie there (all of a step's), without a copy: the work is enqueued on the
+    caller's current stream (torch's or cupy's; else the default stream), each rank on its own, and not waited for. Steps
+    of a runtime share buffers: on several streams the caller orders them. Several ranks: threads of one process.
     """
 
     def __init__(self, resident: _kerf.Runtime) -> None:
@@ -247,13 +252,17 @@ class Runtime:
 
         Into ``out``, or a new array of the rows' kind (torch tensor, numpy array, else kerf.Array). ``mode``: "ep" or
         "tp" (left out: "tp" where this runtime is expert TP). ``tail``: other than what was built for.
+
+        Raises UsageError for arrays that do not fit, more tokens than ``max_tokens``, an id outside [-1, E), a layer,
+        mode or tail that is not here; UnsupportedError for quantised rows of a layer that takes bfloat16 ones; PeerError
+        where a rank does not come; DeviceError.
         """
         rows = x if x is not None else a
         if out is None:
             shape = getattr(rows, "shape", None)
             if shape is not None and layer in self._hidden:
                 out = _empty_like(rows, (shape[0], self._hidden[layer]))
-        stream = _streams.stream_source(rows)() if _streams.on_cuda(rows) else 0
+        stream = _stream_of(rows)
         return self.resident.execute(layer, x, a, a_sf, ids, weights, logits, bias, mode, tail, out, stream)
 
     def bind(
@@ -273,8 +282,10 @@ class Runtime:
     ) -> Step:
         """Local: a step on these very arrays. Calling it runs ``execute`` on what they hold then, and allocates
         nothing. It keeps the arrays alive. On a device it is enqueued on the stream that is current when it is called,
-        which may be under capture: a CUDA graph takes the step as its own."""
-        source = _streams.stream_source(x) if _streams.on_cuda(x) else None
+        which may be under capture: a CUDA graph takes the step as its own. Raises what ``execute`` raises of its
+        arguments; what a call raises is about ids and ranks."""
+        rows = x if x is not None else a
+        source = _streams.stream_source(rows) if _streams.on_cuda(rows) else None
         return self.resident.bind(layer, x, a, a_sf, ids, weights, logits, bias, mode, tail, out, source)
 
     def execute_unprepared(
@@ -290,7 +301,16 @@ class Runtime:
         bias: Tensor | None = None,
         out: Tensor | None = None,
     ) -> Any:
-        """A step of more tokens than ``max_tokens``, on whole experts, in buffers made for it alone."""
+        """A step of more tokens than ``max_tokens``, on whole experts, in buffers made for it alone: [T, H] bfloat16.
+
+        Into ``out`` or a new array of the rows' kind, in the host's memory. Raises what ``execute`` raises, UsageError
+        for a layer without whole experts or too many tokens, OutOfMemoryError.
+        """
+        if out is None:
+            rows = x if x is not None else a
+            shape = getattr(rows, "shape", None)
+            if shape is not None and layer in self._hidden and not _streams.on_cuda(rows):
+                out = _empty_like(rows, (shape[0], self._hidden[layer]))
         return self.resident.execute_unprepared(layer, x, a, a_sf, ids, weights, logits, bias, out)
 
     def execute_block(
@@ -302,8 +322,12 @@ class Runtime:
         tail: str | None = None,
         out: Tensor | None = None,
     ) -> Any:
-        """The step with the block around it: x [T, D] bfloat16, D the model's width -> [T, D] bfloat16."""
-        if out is None:
+        """The step with the block around it: x [T, D] bfloat16, D the model's width -> [T, D] bfloat16.
+
+        Arrays of the host's memory. Raises UsageError for a runtime without ``block`` and for arrays that do not fit;
+        else what ``execute`` raises.
+        """
+        if out is None and len(getattr(x, "shape", ())) == 2:
             out = _empty_like(x, (x.shape[0], x.shape[1]))
         return self.resident.execute_block(layer, x, mode, tail, out)
 
@@ -325,9 +349,13 @@ class Runtime:
         """Local: this rank's rows before the tail, in the runtime's buffers.
 
         With ``plan`` (of ``plan()``, for this layer and T) the op's body runs from metadata written here; without it the
-        public op. Both give the same bits. Slices' rows are K-partials: right only after the sum over ranks.
+        public op. Both give the same bits. Slices' rows are K-partials: right only after the sum over ranks. Of arrays
+        on a CUDA device the rows lie there, too, behind what the current stream has.
+
+        Raises what ``execute`` raises of arguments, and UsageError for a plan of another layer, mode or T.
         """
-        return self.resident.routed_experts(layer, x, a, a_sf, ids, weights, logits, bias, plan, mode, tail)
+        stream = _stream_of(x if x is not None else a)
+        return self.resident.routed_experts(layer, x, a, a_sf, ids, weights, logits, bias, plan, mode, tail, stream)
 
     def routed_experts_bf16(
         self, layer: int, x: Tensor, router_logits: Tensor, *, bias: Tensor | None = None
@@ -339,25 +367,36 @@ class Runtime:
     def tail(self, rows: Unfinalized, *, out: Tensor | None = None) -> Any:
         """From every rank's unfinalised rows to [T, H] bfloat16: sums over ranks, norm, weights, the sum over K.
 
-        Without ``out`` the result is in the runtime's own buffer, until the next step.
+        Without ``out`` the result is in the runtime's own buffer, until the next step; of rows on a CUDA device, a new
+        array of the kind that the step's rows had. Raises UsageError for rows of another runtime, rows that a later step
+        has overwritten, and an ``out`` that does not fit; PeerError where a rank does not come.
         """
-        return self.resident.tail(rows, out)
+        if not rows.on_device:
+            return self.resident.tail(rows, out)
+        if out is None:
+            out = _empty_like(rows.given, rows.shape)
+        return self.resident.tail(rows, out, _stream_of(rows.given))
 
     def all_reduce(self, x: Tensor, *, out: Tensor | None = None) -> Any:
         """The sum over ranks of bfloat16 [b, model width], b at most ``max_tokens``; ``out`` may be ``x``.
 
-        UnsupportedError, with the numbers of ranks that have this step, where this one has not.
+        On a CUDA device the ranks' values are added up there, in the same order (the model's width a multiple of 8), or
+        the engine's own ``all_reduce`` is called with arrays that lie there. Raises UnsupportedError, with the numbers of
+        ranks that have this step, where this one has not; UsageError for another width or more rows; PeerError.
         """
         if out is None and len(getattr(x, "shape", ())) == 2:
             out = _empty_like(x, (x.shape[0], x.shape[1]))
-        return self.resident.all_reduce(x, out)
+        return self.resident.all_reduce(x, out, _stream_of(x))
 
     def refill(
         self, source: StockLayer | Checkpoint | str | os.PathLike[str], layer: int | None = None
     ) -> dict[str, Any]:
         """New weights for one layer, between steps, at the addresses of the old ones: all ranks have them or none.
 
-        ``source``: a checkpoint of the same model (then ``layer`` says which), or an engine's layer.
+        ``source``: a checkpoint of the same model (then ``layer`` says which), or an engine's layer. Returns ``layer``,
+        ``bytes``, ``rel_l2`` of the probe (None: nothing is sliced) and seconds. Raises, with the old weights in place,
+        UsageError for another model, kind or width, CheckpointError, ProbeError, OutOfMemoryError, PeerError; TypeError
+        for a checkpoint without ``layer``.
         """
         if isinstance(source, StockLayer):
             return self.resident.refill_with(source)

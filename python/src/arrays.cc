@@ -89,6 +89,20 @@ std::string wanted_text(const Wanted& wanted) {
   throw Error(ErrorKind::usage, fmt::format("{} is {}, wanted {}", wanted.name, got, wanted_text(wanted)));
 }
 
+// What the object's own __dlpack__ raises, in words; empty where it has none, or raises nothing. What is no
+// Exception (an interrupt) goes on.
+std::string why_not_handed_over(nb::handle object) {
+  if (!nb::hasattr(object, "__dlpack__")) return {};
+  try {
+    (void)object.attr("__dlpack__")();
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_Exception)) throw;
+    return nb::cast<std::string>(nb::str(nb::type_name(error.type()))) + ": " +
+           nb::cast<std::string>(nb::str(error.value()));
+  }
+  return {};
+}
+
 // The array, or its bits where its own dtype has no name in DLPack.
 template <typename Handed>
 Handed handed(nb::handle object, const Wanted& wanted, bool writes) {
@@ -99,8 +113,10 @@ Handed handed(nb::handle object, const Wanted& wanted, bool writes) {
   if (!bits.is_none() && nb::try_cast<Handed>(bits, array, false)) return array;
   if (nb::ndarray<nb::ro> read_only; writes && nb::try_cast<nb::ndarray<nb::ro>>(object, read_only, false))
     throw Error(ErrorKind::usage, fmt::format("{} is read-only, and is to be written", wanted.name));
-  refuse(wanted, fmt::format("a {}, which is no array by DLPack or the buffer protocol",
-                             nb::cast<std::string>(nb::str(nb::type_name(object.type())))));
+  const std::string kind = nb::cast<std::string>(nb::str(nb::type_name(object.type())));
+  if (const std::string why = why_not_handed_over(object); !why.empty())
+    refuse(wanted, fmt::format("a {} that is not handed over: {}", kind, why));
+  refuse(wanted, fmt::format("a {}, which is no array by DLPack or the buffer protocol", kind));
 }
 
 template <typename Handed>
@@ -140,6 +156,11 @@ tensor::TensorView view_of(const Handed& array, const Wanted& wanted) {
   return view;
 }
 
+template <typename Handed>
+int device_of(const Handed& array) {
+  return array.device_type() == nb::device::cuda::value ? array.device_id() : host_memory;
+}
+
 struct Fresh {
   tensor::HostMemory memory;
   tensor::Tensor tensor;
@@ -158,13 +179,16 @@ nb::object exported(nb::handle self) {
   std::vector<std::size_t> sizes;
   for (const std::int64_t size : array.view().shape.dims()) sizes.push_back(static_cast<std::size_t>(size));
   const nb::dlpack::dtype type{static_cast<std::uint8_t>(facts.code), facts.bits, 1};
+  const bool host = array.device() == host_memory;
+  const int kind = host ? nb::device::cpu::value : nb::device::cuda::value;
+  const int number = host ? 0 : array.device();
   if (array.is_writable()) {
     auto* data = const_cast<std::byte*>(array.view().bytes.data());
-    return nb::cast(nb::ndarray<nb::array_api>(data, sizes.size(), sizes.data(), self, nullptr, type,
-                                               nb::device::cpu::value));
+    return nb::cast(
+        nb::ndarray<nb::array_api>(data, sizes.size(), sizes.data(), self, nullptr, type, kind, number));
   }
   return nb::cast(nb::ndarray<nb::array_api, nb::ro>(array.view().bytes.data(), sizes.size(), sizes.data(),
-                                                     self, nullptr, type, nb::device::cpu::value));
+                                                     self, nullptr, type, kind, number));
 }
 
 struct BufferShape {
@@ -173,6 +197,10 @@ struct BufferShape {
 
 int get_buffer(PyObject* self, Py_buffer* buffer, int flags) noexcept {
   const auto& array = *nb::inst_ptr<Array>(self);
+  if (array.device() != host_memory) {
+    PyErr_SetString(PyExc_BufferError, "this array of kerf's lies on a CUDA device: DLPack takes it there");
+    return -1;
+  }
   if ((flags & PyBUF_WRITABLE) != 0 && !array.is_writable()) {
     PyErr_SetString(PyExc_BufferError, "this array of kerf's is read-only");
     return -1;
@@ -231,11 +259,11 @@ Argument::Argument(nb::handle object, const Wanted& wanted, bool writes) : given
   if (writes) {
     written_ = handed<nb::ndarray<>>(object, wanted, writes);
     view_ = view_of(written_, wanted);
-    on_device_ = written_.device_type() == nb::device::cuda::value;
+    device_ = device_of(written_);
   } else {
     read_ = handed<nb::ndarray<nb::ro>>(object, wanted, writes);
     view_ = view_of(read_, wanted);
-    on_device_ = read_.device_type() == nb::device::cuda::value;
+    device_ = device_of(read_);
   }
 }
 
@@ -251,14 +279,15 @@ Array::Array(tensor::Dtype dtype, const tensor::Shape& shape) : writable_(true) 
   keep_ = std::move(fresh);
 }
 
-Array::Array(const tensor::TensorView& view, std::shared_ptr<const void> keep, bool writable)
-    : view_(view), keep_(std::move(keep)), writable_(writable) {}
+Array::Array(const tensor::TensorView& view, std::shared_ptr<const void> keep, bool writable, int device)
+    : view_(view), keep_(std::move(keep)), writable_(writable), device_(device) {}
 
 void bind_arrays(nb::module_& m) {
   nb::class_<Array>(
       m, "Array", nb::type_slots(array_slots.data()),
-      "An array in kerf's memory, contiguous, on the host. `numpy.asarray(a)` and `torch.from_dlpack(a)` "
-      "see it without a copy; bfloat16 is raw uint16 bits for numpy, e4m3 raw uint8 ones.")
+      "An array in kerf's memory, contiguous, on the host or on a CUDA device. `numpy.asarray(a)` and "
+      "`torch.from_dlpack(a)` see it without a copy; bfloat16 is raw uint16 bits for numpy, e4m3 raw uint8 "
+      "ones.")
       .def_prop_ro("shape", &shape_of, nb::sig("def shape(self) -> tuple[int, ...]"), "Its sizes.")
       .def_prop_ro(
           "dtype", [](const Array& a) { return facts_of(a.view().dtype).name; },
@@ -271,17 +300,27 @@ void bind_arrays(nb::module_& m) {
       .def(
           "tobytes",
           [](const Array& a) {
-            return nb::bytes(reinterpret_cast<const char*>(a.view().bytes.data()), a.view().bytes.size());
+            const auto& bytes = a.view().bytes;
+            if (a.device() == host_memory)
+              return nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+            std::string copy(bytes.size(), '\0');
+            cuda::copy(copy.data(), bytes.data(), bytes.size());
+            return nb::bytes(copy.data(), copy.size());
           },
-          "A copy of its bytes.")
+          "A copy of its bytes. Of a device's array: of what is there when the work on it is done.")
       .def(
           "__dlpack__",
           [](nb::handle self, const nb::kwargs& words) { return exported(self).attr("__dlpack__")(**words); },
           nb::sig("def __dlpack__(self, **kwargs: object) -> object"), "The DLPack protocol's export.")
       .def(
           "__dlpack_device__", [](nb::handle self) { return exported(self).attr("__dlpack_device__")(); },
-          nb::sig("def __dlpack_device__(self) -> tuple[int, int]"), "(1, 0): the host's memory.")
-      .def("__repr__", [](const Array& a) { return fmt::format("kerf.Array({})", described(a.view())); });
+          nb::sig("def __dlpack_device__(self) -> tuple[int, int]"),
+          "(1, 0): the host's memory; (2, n): CUDA device n's.")
+      .def("__repr__", [](const Array& a) {
+        const std::string where =
+            a.device() == host_memory ? std::string() : fmt::format(", CUDA device {}", a.device());
+        return fmt::format("kerf.Array({}{})", described(a.view()), where);
+      });
   m.def("empty", &empty, nb::arg("shape"), nb::arg("dtype"),
         "An Array of zeros of a shape and dtype (\"bfloat16\", \"float32\", \"uint8\", ...).");
 }

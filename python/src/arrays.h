@@ -15,6 +15,7 @@
 namespace kerf::python {
 
 inline constexpr std::int64_t any_size = -1;  // of a dimension
+inline constexpr int host_memory = -1;        // instead of a CUDA device's number
 
 // What an argument must be: a dtype, and a shape in which any_size takes whatever there is.
 struct Wanted {
@@ -39,7 +40,9 @@ class Argument {
   [[nodiscard]] const tensor::TensorView& view() const { return view_; }
   [[nodiscard]] std::int64_t size(int dimension) const { return view_.shape[dimension]; }
   [[nodiscard]] bool given() const { return given_; }
-  [[nodiscard]] bool on_device() const { return on_device_; }
+  // The CUDA device in whose memory it lies, by number, or host_memory.
+  [[nodiscard]] int device() const { return device_; }
+  [[nodiscard]] bool on_device() const { return device_ != host_memory; }
   template <typename T>
   [[nodiscard]] std::span<const T> as() const {
     return view_.as<T>();
@@ -54,23 +57,25 @@ class Argument {
   nb::ndarray<> written_;
   tensor::TensorView view_;
   bool given_ = false;
-  bool on_device_ = false;
+  int device_ = host_memory;
 };
 
 // The same for an argument that may be None: then not given().
 Argument optional_argument(nb::handle object, const Wanted& wanted, bool writes = false);
 
-// Memory of the library's, or of somebody who is kept alive, for Python to read (and write, where it is its
-// own).
+// Memory of the library's, or of somebody who is kept alive, on the host or on a CUDA device, for Python to
+// read (and write, where it is its own).
 class Array {
  public:
   // Fresh memory, zeros.
   Array(tensor::Dtype dtype, const tensor::Shape& shape);
   // Somebody's, who lives as long as `keep` is referred to.
-  Array(const tensor::TensorView& view, std::shared_ptr<const void> keep, bool writable = false);
+  Array(const tensor::TensorView& view, std::shared_ptr<const void> keep, bool writable = false,
+        int device = host_memory);
 
   [[nodiscard]] const tensor::TensorView& view() const { return view_; }
   [[nodiscard]] bool is_writable() const { return writable_; }
+  [[nodiscard]] int device() const { return device_; }
   template <typename T>
   [[nodiscard]] std::span<T> writable() const {
     return {const_cast<T*>(view_.as<T>().data()), view_.as<T>().size()};
@@ -80,6 +85,7 @@ class Array {
   tensor::TensorView view_;
   std::shared_ptr<const void> keep_;
   bool writable_;
+  int device_ = host_memory;
 };
 
 // "BF16 [8, 256]".

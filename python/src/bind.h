@@ -14,6 +14,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "kerf/kerf.h"
+#include "src/lock.h"
 
 namespace kerf::python {
 

@@ -66,7 +66,7 @@ void agreed(comm::Group& group, const char* what, const std::function<void()>& s
   });
   Verdict all;
   {
-    const nb::gil_scoped_release released;
+    const Unlocked released;
     all = comm::agree(group, mine, what);
   }
   if (raised) std::rethrow_exception(raised);

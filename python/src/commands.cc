@@ -23,7 +23,7 @@ class CallersLog {
 
   void operator()(LogLevel level, const std::string& line) {
     if (!log_) return;
-    const nb::gil_scoped_acquire held;  // and with it what was raised
+    const Locked held;  // and with it what was raised
     if (!raised_) {
       try {
         (*log_)(level_name(level), line);
@@ -64,7 +64,7 @@ nb::tuple run_command(const std::vector<nb::bytes>& arguments, const std::option
   bool hint = false;
   CallersLog callers_log(log);
   {
-    const nb::gil_scoped_release released;
+    const Unlocked released;
     failed = attempt([&] {
       cli::Context context(text, [&](LogLevel level, const std::string& line) { callers_log(level, line); });
       try {

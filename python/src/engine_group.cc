@@ -24,13 +24,13 @@ class Callback {
  public:
   explicit Callback(const nb::callable& call)
       : call_(new nb::callable(call), [](nb::callable* held) {
-          const nb::gil_scoped_acquire lock;
+          const Locked lock;
           delete held;
         }) {}
 
   template <typename Make>
   void operator()(Make arguments) const {
-    const nb::gil_scoped_acquire lock;
+    const Locked lock;
     std::string raised;
     try {
       (*call_)(*arguments());

@@ -52,7 +52,7 @@ nb::dict reshard(nb::handle stock, const RankGroup& group, std::int64_t num_expe
   auto memory = std::make_shared<tensor::HostMemory>();
   std::optional<layout::Nvfp4Experts> out;
   {
-    const nb::gil_scoped_release released;
+    const Unlocked released;
     out = expert_tp::reshard(held->view, group.get(), num_experts, *memory, uneven);
   }
   return as_dict(std::move(memory), std::move(*out));
@@ -67,7 +67,7 @@ nb::dict cut(nb::handle stock, std::int64_t tp, std::int64_t part, bool uneven) 
   auto memory = std::make_shared<tensor::HostMemory>();
   std::optional<layout::Nvfp4Experts> out;
   {
-    const nb::gil_scoped_release released;
+    const Unlocked released;
     const std::int64_t width = layout::slice_of(whole.intermediate, tp, part).width;
     out.emplace(*memory, layout::ExpertsShape{whole.experts, whole.hidden, width}, held.view.first_expert);
     const auto views = layout::slice_views(held.view, tp, part, uneven);
@@ -93,7 +93,7 @@ Text misplaced(nb::handle stock, nb::handle rank, nb::handle ranks, nb::handle n
 Text check_global_scales(nb::handle stock, const RankGroup& group) {
   std::optional<HeldNvfp4> held;
   agreed(group.get(), "taking the stock experts", [&] { held = held_nvfp4(stock); });
-  const nb::gil_scoped_release released;
+  const Unlocked released;
   return text_of(expert_tp::check_global_scales(held->view, group.get()));
 }
 
@@ -157,7 +157,7 @@ double probe_rel_l2(nb::handle ep_rows, nb::handle ep_map, nb::handle tp_rows, n
                               ep.out.tokens, ep.out.top_k, ep.out.hidden, tp.out.tokens, tp.out.top_k,
                               tp.out.hidden));
   });
-  const nb::gil_scoped_release released;
+  const Unlocked released;
   return expert_tp::probe_rel_l2(ep.out, tp.out, group.get());
 }
 
@@ -165,7 +165,7 @@ double probe(Resident& resident, std::int64_t index, nb::handle tokens, nb::hand
   const decode::ProbeOptions options{whole("tokens", tokens, 1, decode::most_tokens), seed_of(seed), limit};
   if (!(limit >= 0))
     throw Error(ErrorKind::usage, fmt::format("limit is {}, wanted a number of at least 0", limit));
-  const nb::gil_scoped_release released;
+  const Unlocked released;
   const decode::Layer& layer = resident.get().layers()[resident.position(index)];
   if (layer.tp == nullptr || layer.ep == nullptr)
     throw Error(ErrorKind::usage,
@@ -187,7 +187,7 @@ void bind_expert_tp(nb::module_& m) {
         nb::arg("num_experts"));
   m.def("tp_check_global_scales", &check_global_scales, nb::arg("stock").none(), nb::arg("group"));
   m.def("tp_agree", &agree, nb::arg("group"), nb::arg("reason").none(), nb::arg("what"),
-        nb::call_guard<nb::gil_scoped_release>());
+        nb::call_guard<Unlocked>());
   m.def("tp_route_rows", &route_rows, nb::arg("rows").none(), nb::arg("map").none());
   m.def("tp_probe_rel_l2", &probe_rel_l2, nb::arg("ep_rows").none(), nb::arg("ep_map").none(),
         nb::arg("tp_rows").none(), nb::arg("tp_map").none(), nb::arg("group"));

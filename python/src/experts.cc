@@ -118,7 +118,7 @@ nb::tuple quantize(nb::handle object, std::optional<float> global_scale, const s
                             described(scales_to.view()), codes_shape.text(), scales_shape.text()));
   float scale = 0;
   {
-    const nb::gil_scoped_release released;
+    const Unlocked released;
     scale = global_scale.value_or(0.0F);
     if (!global_scale) scale = scale_for(largest_of(x));
     if (!global_scale) check_scale("max|x| / 2688", scale);
@@ -151,7 +151,7 @@ nb::object dequantize(nb::handle codes_object, nb::handle scales_object, float g
   if (to.view().shape != with_last(shape, k))
     throw Error(ErrorKind::usage,
                 fmt::format("out is {}, wanted F32 {}", described(to.view()), with_last(shape, k).text()));
-  const nb::gil_scoped_release released;
+  const Unlocked released;
   if (k > 0)
     numeric::dequantise_rows(codes.as<std::uint8_t>(), scales.as<std::uint8_t>(), k, global_scale,
                              to.writable<float>());
@@ -215,7 +215,7 @@ nb::dict convert_nvfp4(nb::handle gate_object, nb::handle up_object, nb::handle 
   auto memory = std::make_shared<tensor::HostMemory>();
   std::optional<layout::Nvfp4Experts> experts;
   {
-    const nb::gil_scoped_release released;
+    const Unlocked released;
     require(layout::convertible(h, to));
     if (to != i) require(layout::paddable(i));
     experts.emplace(*memory, layout::ExpertsShape{n, h, to}, 0);
@@ -247,7 +247,7 @@ nb::dict convert_bf16(nb::handle gate_object, nb::handle up_object, nb::handle d
   auto memory = std::make_shared<tensor::HostMemory>();
   std::optional<layout::Bf16Experts> experts;
   {
-    const nb::gil_scoped_release released;
+    const Unlocked released;
     require(layout::convertible_bf16(h, to));
     experts.emplace(*memory, layout::ExpertsShape{n, h, to}, first);
     std::vector<layout::LogicalBf16<const std::byte>> from;

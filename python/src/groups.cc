@@ -38,7 +38,7 @@ class LocalRanks {
     });
     std::unique_lock lock(lock_);
     changed_.wait(lock, [&] { return over_ || here_ == groups_.size(); });
-    if (here_ == groups_.size()) return;
+    if (!over_) return;
     lock.unlock();
     runner_.join();
     require(failed_);
@@ -53,6 +53,7 @@ class LocalRanks {
   LocalRanks& operator=(LocalRanks&&) = delete;
 
   [[nodiscard]] comm::Group& group(int rank) const { return *groups_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] CallsInside& calls() { return calls_; }
 
   void leave(int rank, const Verdict& why) {
     const std::lock_guard lock(lock_);
@@ -75,6 +76,10 @@ class LocalRanks {
     ++here_;
     changed_.notify_all();
     changed_.wait(lock, [&] { return ends_[rank].left; });
+    // The group goes with the last. Calls that are still inside end soon: those who have left are told to
+    // them.
+    if (--here_ == 0)
+      while (calls_ > 0) changed_.wait_for(lock, std::chrono::milliseconds(1));
     const Verdict why = ends_[rank].why;
     lock.unlock();
     require(why);
@@ -85,6 +90,7 @@ class LocalRanks {
   std::vector<comm::Group*> groups_;
   std::vector<End> ends_;
   std::size_t here_ = 0;
+  CallsInside calls_{0};
   bool over_ = false;
   Verdict failed_;
   std::thread runner_;
@@ -97,13 +103,13 @@ std::vector<std::shared_ptr<RankGroup>> local_groups(int ranks, double timeout) 
   comm::LocalOptions options;
   options.timeout = milliseconds_of(timeout);
   if (cuda::built()) options.copier = &cuda::copier();
-  const nb::gil_scoped_release released;
+  const Unlocked released;
   const auto world = std::make_shared<LocalRanks>(ranks, options);
   std::vector<std::shared_ptr<RankGroup>> out;
   for (int r = 0; r < ranks; ++r)
     out.push_back(std::make_shared<RankGroup>(
-        world->group(r), world, [world = world.get(), r](const Verdict& why) { world->leave(r, why); },
-        ranks));
+        world->group(r), world, [world = world.get(), r](const Verdict& why) { world->leave(r, why); }, ranks,
+        &world->calls()));
   return out;
 }
 
@@ -111,7 +117,7 @@ std::vector<std::shared_ptr<RankGroup>> local_groups(int ranks, double timeout) 
 std::shared_ptr<RankGroup> mpi_group(double timeout) {
   comm::MpiOptions options;
   options.timeout = milliseconds_of(timeout);
-  const nb::gil_scoped_release released;
+  const Unlocked released;
   const std::shared_ptr<comm::Program> program = comm::start_mpi(options);
   const int sharers = program->host().sharers;
   return std::make_shared<RankGroup>(
@@ -130,12 +136,29 @@ Verdict reason_of(const std::optional<std::string>& why) {
 
 }  // namespace
 
+RankGroup::Call::Call(const RankGroup& group) : group_(group) {
+  // Counted first: whoever closes the group looks afterwards.
+  if (group.calls_ != nullptr) ++*group.calls_;
+  if (group.open_) return;
+  if (group.calls_ != nullptr) --*group.calls_;
+  (void)group.get();
+}
+
 comm::Group& RankGroup::get() const {
   if (!open_) throw Error(ErrorKind::usage, "this rank has left its group");
   return *group_;
 }
 
+RankGroup::~RankGroup() {
+  // The threads that would end it are the parent's: in a child it stays.
+  if (in_forked_child())
+    (void)new std::shared_ptr<void>(std::move(keep_));
+  else
+    close({});
+}
+
 void RankGroup::close(const Verdict& why) noexcept {
+  if (in_forked_child()) return;
   if (open_.exchange(false)) leave_(why);
 }
 
@@ -181,12 +204,12 @@ void bind_groups(nb::module_& m) {
           "Whether sums over ranks follow kerf's order bit for bit.")
       .def_prop_ro("is_open", &RankGroup::open, "False once this rank has left.")
       .def(
-          "barrier", [](const RankGroup& g, const std::string& what) { g.get().barrier(what); },
-          nb::arg("what") = "a barrier", nb::call_guard<nb::gil_scoped_release>(),
+          "barrier", [](const RankGroup& g, const std::string& what) { RankGroup::Call(g)->barrier(what); },
+          nb::arg("what") = "a barrier", nb::call_guard<Unlocked>(),
           "Waits for all ranks. GroupFailed, which names the missing rank, where one left or is late.")
       .def(
           "close", [](RankGroup& g, const std::optional<std::string>& why) { g.close(reason_of(why)); },
-          nb::arg("why") = nb::none(), nb::call_guard<nb::gil_scoped_release>(),
+          nb::arg("why") = nb::none(), nb::call_guard<Unlocked>(),
           "Leaves the group; ranks that wait are told why. A runtime that was built with it is of no more "
           "use.")
       .def(
@@ -197,7 +220,7 @@ void bind_groups(nb::module_& m) {
           [](RankGroup& g, nb::handle type, nb::handle value, nb::handle /*trace*/) {
             Verdict why;
             if (!type.is_none()) why = Reason{ErrorKind::peer, nb::cast<std::string>(nb::str(value))};
-            const nb::gil_scoped_release released;
+            const Unlocked released;
             g.close(why);
           },
           nb::arg("type").none(), nb::arg("value").none(), nb::arg("traceback").none(),

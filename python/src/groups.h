@@ -14,18 +14,46 @@ namespace kerf::python {
 // How this rank's part ended: nothing, or why.
 using Leave = std::function<void(const Verdict&)>;
 
+// Calls that are inside a group's collectives, of all ranks of this process.
+using CallsInside = std::atomic<int>;
+
 class RankGroup {
  public:
-  // `local_ranks`: ranks that share this process's cores.
-  RankGroup(comm::Group& group, std::shared_ptr<void> keep, Leave leave, int local_ranks)
-      : group_(&group), keep_(std::move(keep)), leave_(std::move(leave)), local_ranks_(local_ranks) {}
-  ~RankGroup() { close({}); }
+  // `local_ranks`: ranks that share this process's cores. `calls`: counted by Call; another rank of the
+  // process may be closed from any thread, and whoever ends the group with it waits until nobody is inside.
+  RankGroup(comm::Group& group, std::shared_ptr<void> keep, Leave leave, int local_ranks,
+            CallsInside* calls = nullptr)
+      : group_(&group),
+        keep_(std::move(keep)),
+        leave_(std::move(leave)),
+        local_ranks_(local_ranks),
+        calls_(calls) {}
+  ~RankGroup();
   RankGroup(const RankGroup&) = delete;
   RankGroup& operator=(const RankGroup&) = delete;
   RankGroup(RankGroup&&) = delete;
   RankGroup& operator=(RankGroup&&) = delete;
 
-  // Error{usage} once this rank has left.
+  // One call's time with the group, which does not end meanwhile. Error{usage} once this rank has left.
+  class Call {
+   public:
+    explicit Call(const RankGroup& group);
+    ~Call() {
+      if (group_.calls_ != nullptr) --*group_.calls_;
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+    Call(Call&&) = delete;
+    Call& operator=(Call&&) = delete;
+    [[nodiscard]] comm::Group& operator*() const { return *group_.group_; }
+    [[nodiscard]] comm::Group* operator->() const { return group_.group_; }
+
+   private:
+    const RankGroup& group_;
+  };
+
+  // For what outlives a call, which begins with a Call of its own each time. Error{usage} once this rank has
+  // left.
   [[nodiscard]] comm::Group& get() const;
   [[nodiscard]] int rank() const { return get().rank(); }
   [[nodiscard]] int size() const { return get().size(); }
@@ -39,6 +67,7 @@ class RankGroup {
   std::shared_ptr<void> keep_;
   Leave leave_;
   int local_ranks_;
+  CallsInside* calls_;
   std::atomic<bool> open_{true};
 };
 

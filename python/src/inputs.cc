@@ -51,7 +51,7 @@ nb::dict decode_inputs(nb::handle layer_object, nb::handle tokens_object, const 
   check_room(tokens, 2 * hidden + (bf16 ? 4 * experts : 8 * top_k), experts);
   decode::Inputs in;
   {
-    const nb::gil_scoped_release released;
+    const Unlocked released;
     in = decode::make_inputs(seed, layer, tokens,
                              bf16 ? checkpoint::ExpertKind::bf16 : checkpoint::ExpertKind::nvfp4,
                              {experts, hidden, top_k});

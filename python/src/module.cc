@@ -2,6 +2,9 @@
 
 NB_MODULE(_kerf, m) {
   m.doc() = "The compiled part of kerf. Its names are documented where the package exports them.";
+  // Objects that are still referred to when the interpreter ends are no fault of the program's.
+  nanobind::set_leak_warnings(false);
+  kerf::python::watch_the_interpreter();
   kerf::python::bind_errors(m);
   kerf::python::bind_commands(m);
   kerf::python::bind_arrays(m);

@@ -14,11 +14,11 @@ Log log_to(std::optional<PythonLog> sink) {
   if (!sink) return {};
   // Python's object is copied and let go with its lock alone.
   const std::shared_ptr<PythonLog> held(new PythonLog(std::move(*sink)), [](PythonLog* log) {
-    const nb::gil_scoped_acquire lock;
+    const Locked lock;
     delete log;
   });
   return Log([held](LogLevel level, const std::string& line) {
-    const nb::gil_scoped_acquire lock;
+    const Locked lock;
     (*held)(level_name(level), line);
   });
 }
@@ -63,7 +63,10 @@ Resident::Resident(std::shared_ptr<RankGroup> group, const BuildWords& words, st
           ? static_cast<int>(words.threads)
           : threads_per_rank(env_positive("KERF_THREADS", most_threads).value_or(0), group_->local_ranks());
   rank_.emplace(decode::Rank{all, meter_, Workers(threads), log_to(std::move(log))});
-  if (words.backend == "cuda") rank_->device = &device_meter_;
+  if (words.backend == "cuda") {
+    rank_->device = &device_meter_;
+    device_number_ = cuda::current_device();
+  }
 }
 
 decode::RuntimeOptions Resident::options(const std::optional<PythonProgress>& progress) const {
@@ -84,7 +87,7 @@ decode::RuntimeOptions Resident::options(const std::optional<PythonProgress>& pr
   out.all_reduce.engine = engine_.get();
   if (progress)
     out.progress = [&progress](std::string_view stage, std::int64_t done, std::int64_t of) {
-      const nb::gil_scoped_acquire lock;
+      const Locked lock;
       (*progress)(std::string(stage), done, of);
     };
   return out;
@@ -95,12 +98,13 @@ void Resident::bind_engine(const EngineSum* engine) {
   comm::EngineCalls calls;
   calls.backend = engine->backend;
   calls.ranks = group_->size();
-  const std::shared_ptr<nb::callable> sum(new nb::callable(engine->sum), [](nb::callable* held) {
-    const nb::gil_scoped_acquire lock;
+  const std::shared_ptr<const nb::callable> sum(new nb::callable(engine->sum), [](const nb::callable* held) {
+    const Locked lock;
     delete held;
   });
+  engine_sum_ = sum;
   calls.sum = [sum](std::span<const std::uint16_t> mine, std::span<std::uint16_t> to) {
-    const nb::gil_scoped_acquire lock;
+    const Locked lock;
     const auto view = [](const std::uint16_t* at, std::size_t size) {
       return tensor::TensorView{tensor::Dtype::bf16,
                                 {static_cast<std::int64_t>(size)},
@@ -114,7 +118,8 @@ void Resident::bind_engine(const EngineSum* engine) {
 void Resident::build(const checkpoint::Checkpoint& from, const std::optional<PythonProgress>& progress,
                      const EngineSum* engine) {
   bind_engine(engine);
-  const nb::gil_scoped_release released;
+  const Unlocked released;
+  const RankGroup::Call inside(*group_);
   from_ = from;
   if (options_.expert_tp) {
     const decode::GridShape shape = decode::grid_shape(group_->size(), options_.ep, options_.tp);
@@ -171,7 +176,8 @@ void Resident::adopt(std::vector<EngineLayer> layers, const decode::ModelSize& m
   std::vector<decode::StockLayer> stock;
   for (const EngineLayer& layer : engine_layers_) stock.push_back(layer.stock);
   no_router_ = Reason{ErrorKind::usage, "no router was given for an engine's layers: set runtime.router"};
-  const nb::gil_scoped_release released;
+  const Unlocked released;
+  const RankGroup::Call inside(*group_);
   if (options_.expert_tp) {
     const decode::GridShape shape = decode::grid_shape(group_->size(), options_.ep, options_.tp);
     if (shape.ep > 1 && shape.tp > 1) {
@@ -185,11 +191,15 @@ void Resident::adopt(std::vector<EngineLayer> layers, const decode::ModelSize& m
 }
 
 decode::RefillReport Resident::refill(std::int64_t layer, const checkpoint::Checkpoint& source) {
-  return runtime_->refill(position(layer), source);
+  const decode::RefillReport report = runtime_->refill(position(layer), source);
+  if (stack_ != nullptr) stack_->follow_refills();
+  return report;
 }
 
 decode::RefillReport Resident::refill(std::int64_t layer, const decode::StockLayer& source) {
-  return runtime_->refill(position(layer), source);
+  const decode::RefillReport report = runtime_->refill(position(layer), source);
+  if (stack_ != nullptr) stack_->follow_refills();
+  return report;
 }
 
 void Resident::keep(std::int64_t layer, EngineLayer source) {

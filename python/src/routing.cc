@@ -61,7 +61,7 @@ nb::tuple select(const routing::Router& router, nb::handle logits, nb::handle bi
   const Argument i(ids_to, {"ids", Dtype::i32, {tokens, router.top_k}}, true);
   const Argument w(weights_to, {"weights", Dtype::f32, {tokens, router.top_k}}, true);
   {
-    const nb::gil_scoped_release released;
+    const Unlocked released;
     routing::select(router, l.as<float>(), b.as<float>(), i.writable<std::int32_t>(), w.writable<float>());
   }
   return nb::make_tuple(ids_to, weights_to);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "src/bind.h"
+#include "src/step_inputs.h"
 
 namespace kerf::python {
 
@@ -106,7 +107,8 @@ std::shared_ptr<Resident> build(const Checkpoint& from, std::shared_ptr<RankGrou
                                 const nb::dict& words, std::optional<PythonLog> log,
                                 const std::optional<PythonProgress>& progress,
                                 const OptionalEngine& all_reduce) {
-  auto out = std::make_shared<Resident>(std::move(group), words_of(words), std::move(log));
+  const std::shared_ptr<Resident> out(new Resident(std::move(group), words_of(words), std::move(log)),
+                                      Resident::End());
   const std::optional<EngineSum> engine = engine_of(all_reduce);
   out->build(from, progress, engine ? &*engine : nullptr);
   return out;
@@ -115,7 +117,8 @@ std::shared_ptr<Resident> build(const Checkpoint& from, std::shared_ptr<RankGrou
 std::shared_ptr<Resident> adopt(const nb::list& layers, std::int64_t experts, std::int64_t top_k,
                                 std::shared_ptr<RankGroup> group, const nb::dict& words,
                                 std::optional<PythonLog> log, const OptionalEngine& all_reduce) {
-  auto out = std::make_shared<Resident>(std::move(group), words_of(words), std::move(log));
+  const std::shared_ptr<Resident> out(new Resident(std::move(group), words_of(words), std::move(log)),
+                                      Resident::End());
   std::vector<EngineLayer> held;
   for (const nb::handle layer : layers) held.push_back(engine_layer(layer));
   const std::optional<EngineSum> engine = engine_of(all_reduce);
@@ -194,7 +197,7 @@ nb::dict refill_facts(const decode::RefillReport& r) {
 nb::dict refill_from(Resident& resident, std::int64_t layer, const Checkpoint& source) {
   decode::RefillReport report;
   {
-    const nb::gil_scoped_release released;
+    const Unlocked released;
     const InUse use(resident);
     report = resident.refill(layer, source);
   }
@@ -207,12 +210,18 @@ nb::dict refill_with(Resident& resident, nb::handle source) {
   decode::RefillReport report;
   {
     // The layer's arrays are let go with the lock held, afterwards.
-    const nb::gil_scoped_release released;
+    const Unlocked released;
     const InUse use(resident);
     report = resident.refill(index, layer.stock);
   }
   resident.keep(index, std::move(layer));
   return refill_facts(report);
+}
+
+// A tensor of the runtime's, or of the engine's that it was made of, where it lies.
+nb::object array_of(const tensor::TensorView& view, const std::shared_ptr<Resident>& keep) {
+  const bool on_device = keep->device_number() != host_memory && cuda::on_device(view.bytes.data());
+  return nb::cast(Array(view, keep, false, on_device ? keep->device_number() : host_memory));
 }
 
 nb::dict arrays_of(const layout::Nvfp4View& view, const std::shared_ptr<Resident>& keep) {
@@ -222,33 +231,26 @@ nb::dict arrays_of(const layout::Nvfp4View& view, const std::shared_ptr<Resident
         std::pair{"w2_sf", &view.w2_sf}, std::pair{"g1_alphas", &view.g1_alphas},
         std::pair{"g1_scale_c", &view.g1_scale_c}, std::pair{"g2_alphas", &view.g2_alphas},
         std::pair{"a1_gscale", &view.a1_gscale}, std::pair{"a2_gscale", &view.a2_gscale}})
-    out[name] = nb::cast(Array(*tensor, keep));
+    out[name] = array_of(*tensor, keep);
   out["first_expert"] = view.first_expert;
   return out;
 }
 
-const decode::Layer& on_the_host(const Resident& resident, std::int64_t index) {
-  if (resident.rank().device != nullptr)
-    throw Error(ErrorKind::unsupported,
-                "the experts' tensors lie on a device: arrays of them are the host's alone");
-  return resident.get().layers()[resident.position(index)];
-}
-
 nb::dict sliced(const std::shared_ptr<Resident>& resident, std::int64_t index) {
-  const decode::Layer& layer = on_the_host(*resident, index);
+  const decode::Layer& layer = resident->get().layers()[resident->position(index)];
   if (!layer.sliced) throw Error(ErrorKind::usage, fmt::format("layer {} has no sliced experts here", index));
   return arrays_of(layer.sliced->view(), resident);
 }
 
 nb::dict stock(const std::shared_ptr<Resident>& resident, std::int64_t index) {
-  const decode::Layer& layer = on_the_host(*resident, index);
+  const decode::Layer& layer = resident->get().layers()[resident->position(index)];
   if (layer.ep == nullptr)
     throw Error(ErrorKind::usage, fmt::format("layer {} has no whole experts here", index));
   if (layer.kind == checkpoint::ExpertKind::nvfp4) return arrays_of(layer.nvfp4(), resident);
   const layout::Bf16View view = layer.bf16();
   nb::dict out;
-  out["w13"] = nb::cast(Array(view.w13, resident));
-  out["w2"] = nb::cast(Array(view.w2, resident));
+  out["w13"] = array_of(view.w13, resident);
+  out["w2"] = array_of(view.w2, resident);
   out["first_expert"] = view.first_expert;
   return out;
 }
@@ -258,7 +260,7 @@ void bind_checkpoint(nb::module_& m) {
                          "An opened checkpoint or export. Ranks of one process may share it.")
       .def_static(
           "open", [](const std::string& path) { return Checkpoint::open(path); }, nb::arg("path"),
-          nb::call_guard<nb::gil_scoped_release>(), "Opens a model directory: configs, index and headers.")
+          nb::call_guard<Unlocked>(), "Opens a model directory: configs, index and headers.")
       .def_prop_ro(
           "directory", [](const Checkpoint& c) { return c.directory().string(); }, "Where it is.")
       .def_prop_ro(
@@ -301,6 +303,7 @@ void bind_runtime(nb::module_& m) {
       .def("refill_from", &refill_from, nb::arg("layer"), nb::arg("checkpoint"))
       .def("refill_with", &refill_with, nb::arg("source"));
   bind_steps(m, runtime);
+  bind_rows(m, runtime);
   bind_routing(m, runtime);
 }
 

@@ -55,6 +55,12 @@ struct EngineLayer {
 
 class Resident {
  public:
+  // Forked children have no threads that a runtime's end could wait for.
+  struct End {
+    void operator()(Resident* resident) const {
+      if (!in_forked_child()) delete resident;
+    }
+  };
   Resident(std::shared_ptr<RankGroup> group, const BuildWords& words, std::optional<PythonLog> log);
 
   // Collective; the interpreter's lock is not held. Afterwards get() gives the runtime.
@@ -83,6 +89,10 @@ class Resident {
   // Steps on arrays in a device's memory. Error{unsupported} with the reason where there can be none.
   [[nodiscard]] decode::DeviceStack& device_steps() const;
   [[nodiscard]] bool has_device_steps() const { return stack_ != nullptr; }
+  // The CUDA device that the experts are on, by number; host_memory where they are on none.
+  [[nodiscard]] int device_number() const { return device_number_; }
+  // The engine's all-reduce, or null.
+  [[nodiscard]] const nb::callable* engine_sum() const { return engine_sum_.get(); }
 
   // Counts what was run in the shared buffers: rows of an earlier number are gone.
   std::uint64_t next() { return ++steps_; }
@@ -105,6 +115,8 @@ class Resident {
   decode::Meter device_meter_{device_};
   std::optional<comm::Grid> grid_;
   std::unique_ptr<comm::EngineAllReduce> engine_;
+  std::shared_ptr<const nb::callable> engine_sum_;
+  int device_number_ = host_memory;
   std::optional<decode::Rank> rank_;
   std::optional<routing::Router> router_;
   std::optional<Reason> no_router_;
@@ -119,8 +131,7 @@ class Resident {
 // One call at a time, of a rank that is still in its group: Error{usage} otherwise.
 class InUse {
  public:
-  explicit InUse(Resident& resident) : busy_(resident.busy) {
-    (void)resident.group().get();
+  explicit InUse(Resident& resident) : call_(resident.group()), busy_(resident.busy) {
     if (busy_.exchange(true))
       throw Error(ErrorKind::usage,
                   "another thread is inside a call of this runtime: one at a time, a runtime a rank");
@@ -132,6 +143,7 @@ class InUse {
   InUse& operator=(InUse&&) = delete;
 
  private:
+  RankGroup::Call call_;
   std::atomic<bool>& busy_;
 };
 

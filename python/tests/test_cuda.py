@@ -5,6 +5,8 @@ Skipped where this build has no CUDA part, where torch is absent, and where ther
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -157,6 +159,162 @@ def test_an_engines_weights_on_the_device_are_used_in_place(checkpoint, host_run
     assert np.array_equal(bits(got), bits(host_runtime.execute(1, **made(3))))
 
 
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_step_in_halves_has_the_hosts_bits(device_runtime, host_runtime, planned: bool) -> None:
+    inputs = on_gpu(made(3))
+    plan = device_runtime.plan(1, 3) if planned else None
+    rows = device_runtime.routed_experts(1, **inputs, plan=plan)
+    assert rows.on_device and rows.shape == (3, H)
+    values, where, weights = (torch.from_dlpack(a) for a in (rows.rows, rows.map, rows.weights))
+    assert values.is_cuda and values.dtype == torch.bfloat16 and where.is_cuda and weights.is_cuda
+    wanted = host_runtime.routed_experts(1, **made(3))
+    wanted_rows, wanted_map = bits(wanted.rows), np.asarray(wanted.map)
+    assert np.array_equal(weights.cpu().numpy(), np.asarray(wanted.weights))
+    got_rows, got_map = bits(values), where.cpu().numpy()
+    assert np.array_equal(got_rows[got_map.ravel()], wanted_rows[wanted_map.ravel()])
+    ended = bits(host_runtime.tail(wanted)).copy()
+    got = device_runtime.tail(rows)
+    assert isinstance(got, torch.Tensor) and got.is_cuda
+    assert np.array_equal(bits(got), ended)
+    out = torch.zeros_like(got)
+    assert device_runtime.tail(rows, out=out) is out
+    assert np.array_equal(bits(out), ended)
+    with pytest.raises(kerf.UsageError, match="out"):
+        device_runtime.tail(rows, out=np.zeros((3, H), np.uint16))
+    device_runtime.execute(1, **inputs)
+    with pytest.raises(kerf.UsageError, match="later step"):
+        device_runtime.tail(rows)
+
+
+def test_bf16_experts_in_halves(device_runtime) -> None:
+    inputs = on_gpu(made(3, "bf16"))
+    whole = device_runtime.execute(0, **inputs)
+    rows = device_runtime.routed_experts_bf16(0, inputs["x"], inputs["logits"])
+    assert torch.equal(device_runtime.tail(rows), whole)
+
+
+def test_quantised_rows_that_the_caller_gives(device_runtime, host_runtime) -> None:
+    inputs = on_gpu(made(3))
+    wanted = bits(host_runtime.execute(1, **made(3)))
+    scale = host_runtime.facts["layers"][1]["input_scale"]
+    made_of = kerf.quantize_nvfp4(made(3)["x"], 1 / scale)
+    a, a_sf = (torch.from_dlpack(t).view(torch.uint8).cuda() for t in (made_of.codes, made_of.scales))
+    routes = dict(ids=inputs["ids"], weights=inputs["weights"])
+    assert np.array_equal(bits(device_runtime.execute(1, a=a, a_sf=a_sf, **routes, out=torch.empty_like(inputs["x"]))), wanted)
+    assert np.array_equal(bits(device_runtime.execute(1, a=a, a_sf=a_sf.view(torch.float8_e4m3fn), **routes,
+                                                      out=torch.empty_like(inputs["x"]))), wanted)
+    rows = device_runtime.routed_experts(1, a, a_sf, **routes)
+    assert np.array_equal(bits(device_runtime.tail(rows, out=torch.empty_like(inputs["x"]))), wanted)
+    with pytest.raises(kerf.UnsupportedError, match="bf16 rows"):
+        device_runtime.execute(0, a=a, a_sf=a_sf, **routes, out=torch.empty_like(inputs["x"]))
+
+
+def test_halves_are_captured_on_the_current_stream(device_runtime, host_runtime) -> None:
+    inputs = on_gpu(made(2))
+    out = torch.zeros(2, H, dtype=torch.bfloat16, device="cuda")
+    device_runtime.tail(device_runtime.routed_experts(1, **inputs), out=out)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        device_runtime.tail(device_runtime.routed_experts(1, **inputs), out=out)
+    for seed in (4, 5):
+        new = made(2, seed=seed)
+        for name, array in on_gpu(new).items():
+            inputs[name].copy_(array)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert np.array_equal(bits(out), bits(host_runtime.execute(1, **new))), seed
+
+
+def test_ranks_on_streams_of_their_own(checkpoint) -> None:
+    wanted = kerf.run_ranks(2, lambda g: bits(kerf.Runtime.build(checkpoint, g, layers=[1]).execute(1, **made(3))).copy())[0]
+
+    def rank(group):
+        runtime = kerf.Runtime.build(checkpoint, group, layers=[1], backend="cuda")
+        inputs = on_gpu(made(3))
+        torch.cuda.synchronize()
+        outs = []
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(5):
+                late = torch.zeros_like(inputs["x"])
+                torch.cuda._sleep(20_000_000 * (1 + group.rank))  # whoever does not wait reads zeros
+                late.copy_(inputs["x"])
+                routes = dict(ids=inputs["ids"], weights=inputs["weights"])
+                outs.append(bits(runtime.execute(1, x=late, **routes).clone()))
+                outs.append(bits(runtime.tail(runtime.routed_experts(1, x=late, **routes)).clone()))
+        return outs
+
+    for outs in kerf.run_ranks(2, rank):
+        for out in outs:
+            assert np.array_equal(out, wanted)
+
+
+def test_sums_over_ranks_on_the_device(checkpoint) -> None:
+    values = np.random.default_rng(1).standard_normal((2, 3, 72)).astype(np.float32)
+
+    def rank(group, backend, engine=None):
+        runtime = kerf.Runtime.build(
+            checkpoint, group, layers=[1], backend=backend, all_reduce_width=72, all_reduce_tps=[2], all_reduce=engine
+        )
+        mine = torch.from_numpy(values[group.rank]).to(torch.bfloat16)
+        if backend == "cuda":
+            mine = mine.cuda()
+        summed = runtime.all_reduce(mine)
+        assert summed.device == mine.device
+        in_place = mine.clone()
+        assert runtime.all_reduce(in_place, out=in_place) is in_place
+        assert torch.equal(in_place, summed)
+        return bits(summed)
+
+    wanted = kerf.run_ranks(2, lambda group: rank(group, "cpu"))
+    got = kerf.run_ranks(2, lambda group: rank(group, "cuda"))
+    assert all(np.array_equal(sum, wanted[0]) for sum in wanted + got)
+
+    meeting = threading.Barrier(2)
+    lent: dict[int, torch.Tensor] = {}
+
+    def engine(mine, to) -> None:
+        """An engine's own sum, on arrays where they lie."""
+        first = torch.from_dlpack(mine)
+        lent[threading.get_ident()] = first
+        meeting.wait()
+        total = sum(t.float() for t in lent.values()).to(torch.bfloat16)
+        torch.cuda.synchronize()
+        meeting.wait()
+        lent.pop(threading.get_ident())
+        torch.from_dlpack(to).copy_(total)
+
+    got = kerf.run_ranks(2, lambda group: rank(group, "cuda", ("one-shot", engine)))
+    assert all(np.array_equal(sum, wanted[0]) for sum in got)
+
+
+def test_tensors_of_a_runtime_lie_where_its_experts_do(checkpoint, device_runtime, host_runtime) -> None:
+    mine, hosts = device_runtime.stock(1), host_runtime.stock(1)
+    for name in ("w13", "w13_sf", "w2", "w2_sf"):
+        array = getattr(mine, name)
+        assert array.__dlpack_device__() == (2, torch.cuda.current_device()), name
+        assert "CUDA device" in repr(array)
+        assert array.tobytes() == getattr(hosts, name).tobytes(), name
+        with pytest.raises((BufferError, TypeError, RuntimeError)):
+            memoryview(array)
+    assert torch.from_dlpack(mine.w13).is_cuda
+    again = kerf.Runtime.adopt([kerf.StockLayer(1, mine, top_k=K)], experts=E, top_k=K, backend="cuda")
+    assert np.array_equal(bits(again.execute(1, **on_gpu(made(3)))), bits(host_runtime.execute(1, **made(3))))
+
+
+def test_refilled_experts_on_the_device(checkpoint, tmp_path) -> None:
+    other = tmp_path / "other"
+    kerf.synth(other, model="qwen3-moe", experts=E, hidden=H, intermediate=256, layers=3, top_k=K, bf16_layers=[0], seed=2)
+    runtime = kerf.Runtime.build(checkpoint, layers=[1], backend="cuda")
+    inputs = on_gpu(made(3))
+    out = torch.zeros(3, H, dtype=torch.bfloat16, device="cuda")
+    before = runtime.execute(1, **inputs)
+    runtime.refill(other, 1)
+    wanted = bits(kerf.Runtime.build(other, layers=[1]).execute(1, **made(3)))
+    runtime.tail(runtime.routed_experts(1, **inputs), out=out)
+    assert np.array_equal(bits(out), wanted) and not torch.equal(out, before)
+
+
 def test_what_does_not_fit_is_refused(device_runtime, host_runtime) -> None:
     inputs = on_gpu(made(3))
     with pytest.raises(kerf.UsageError, match="x is on device 2:0"):
@@ -169,11 +327,3 @@ def test_what_does_not_fit_is_refused(device_runtime, host_runtime) -> None:
         device_runtime.execute(1, x=inputs["x"].t().contiguous().t(), ids=inputs["ids"], weights=inputs["weights"])
     with pytest.raises(kerf.UsageError, match="mode is 'tp'"):
         device_runtime.execute(1, **inputs, mode="tp")
-    with pytest.raises(kerf.UsageError, match="a is on device 2:0"):
-        device_runtime.execute(
-            1,
-            a=torch.zeros(3, H // 2, dtype=torch.uint8, device="cuda"),
-            a_sf=torch.zeros(3, H // 16, dtype=torch.uint8, device="cuda"),
-            ids=inputs["ids"],
-            weights=inputs["weights"],
-        )

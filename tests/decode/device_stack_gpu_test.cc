@@ -2,6 +2,7 @@
 // placement and with both tails; the others within what bf16 rows differ by.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -10,6 +11,7 @@
 #include "kerf/decode/device_stack.h"
 #include "kerf/decode/inputs.h"
 #include "kerf/decode/runtime.h"
+#include "kerf/numeric/nvfp4.h"
 #include "tests/decode/support.h"
 #include "tests/decode/synthetic.h"
 #include "tests/support/gpu.h"
@@ -169,6 +171,12 @@ void expect_as_on_the_host(const Synthetic& model, const Case& c, op::Input inpu
         stream.synchronize();
         rank.group.barrier("rank 0 has waited");
         EXPECT_EQ(own.take(), got) << "layer " << i << ", " << step.tokens << " tokens";
+        // In halves, each rank on a stream of its own.
+        const cuda::Stream mine;
+        (void)engines->enqueue_experts(i, step, own.get(), mine.handle());
+        engines->enqueue_tail(i, step, own.get().out, mine.handle());
+        mine.synchronize();
+        EXPECT_EQ(own.take(), got) << "layer " << i << ", " << step.tokens << " tokens, in halves";
         if (rank.group.size() > 1 || step.tokens == 0) continue;
         const cuda::Graph graph = cuda::Graph::capture(
             stream.handle(), [&] { engines->enqueue(i, step, own.get(), stream.handle()); });
@@ -274,7 +282,122 @@ TEST_F(DeviceStackOnGpu, StepsOnOwnTensorsThatDoNotFitAreRefused) {
                         t.logits = nullptr;
                       }),
               ErrorKind::usage);
+    EXPECT_EQ(refused(0, steps[0], [](auto& t) { t.a = reinterpret_cast<const std::uint8_t*>(t.x); }),
+              ErrorKind::usage)
+        << "codes without scales";
     EXPECT_EQ(refused(0, steps[0], same), ErrorKind::bug) << "fits";
+  });
+}
+
+std::vector<std::byte> bytes_of(const void* at, std::size_t size) {
+  std::vector<std::byte> out(size);
+  cuda::copy(out.data(), at, size);
+  return out;
+}
+
+// The halves of a step against the op's on the CPU: rows that the map names, map and weights; quantised rows
+// that the caller gives, and ranks whose slices' sums stay in f32.
+TEST_F(DeviceStackOnGpu, RowsBeforeTheTailAreTheHosts) {
+  const Synthetic model(16, 256, 2048, {}, 1, tools::SynthModel::qwen3_moe);
+  const checkpoint::Checkpoint from = model.open();
+  for (const Kind kind : {Kind::fast, Kind::exact})
+    on_device({1, 2}, [&](const decode::Rank& rank) {
+      const decode::Rank host_rank = on_host(rank);
+      const decode::Runtime host = build(from, host_rank, true, kind);
+      const decode::Runtime device = build(from, rank, true, kind);
+      const std::vector<StackStep> largest = {{Mode::tp, 8, kind}};
+      const auto stack = decode::make_device_stack(pointers(device), device.plan(), largest, rank);
+      const StackStep step{Mode::tp, 5, kind};
+      const decode::Layer& layer = host.layers()[0];
+      const std::int64_t hidden = layer.bound().shape().hidden;
+      const decode::Inputs in = decode::make_inputs(3, layer.index, 5, layer.kind, {16, hidden, 4});
+      std::vector<std::uint8_t> a(static_cast<std::size_t>(5 * hidden / 2));
+      std::vector<std::uint8_t> a_sf(static_cast<std::size_t>(5 * hidden / 16));
+      numeric::quantise_rows(in.x, hidden, layer.input_scale(), a, a_sf, numeric::Quantiser::vllm);
+      decode::StepInputs quantised = step_of(in, host.router());
+      quantised.x = {};
+      quantised.a = a;
+      quantised.a_sf = a_sf;
+      const op::Unfinalized wanted =
+          decode::run_experts(layer, Mode::tp, quantised, host.plan(), host_rank.workers, kind);
+
+      OwnTensors own(in, device.router(), hidden, rank);
+      tensor::Tensor codes(rank.weights(), tensor::Dtype::u8, {5, hidden / 2});
+      tensor::Tensor scales(rank.weights(), tensor::Dtype::f8_e4m3, {5, hidden / 16});
+      cuda::copy(codes.bytes().data(), a.data(), a.size());
+      cuda::copy(scales.bytes().data(), a_sf.data(), a_sf.size());
+      decode::DeviceStepTensors tensors = own.get();
+      tensors.x = nullptr;
+      tensors.a = codes.as<std::uint8_t>().data();
+      tensors.a_sf = scales.as<std::uint8_t>().data();
+      const cuda::Stream stream;
+      const decode::DeviceUnfinalized got = stack->enqueue_experts(0, step, tensors, stream.handle());
+      stream.synchronize();
+      ASSERT_EQ(got.tokens, 5);
+      ASSERT_EQ(got.top_k, 4);
+      ASSERT_EQ(got.hidden, hidden);
+      EXPECT_EQ(bytes_of(got.weights, wanted.weights.size_bytes()),
+                bytes_of(wanted.weights.data(), wanted.weights.size_bytes()));
+      ASSERT_EQ(got.sums != nullptr, kind == Kind::exact);
+      ASSERT_EQ(got.rows != nullptr, kind == Kind::fast);
+      const std::size_t row = static_cast<std::size_t>(hidden) * (kind == Kind::exact ? 4 : 2);
+      const auto* rows = kind == Kind::exact ? reinterpret_cast<const std::byte*>(got.sums)
+                                             : reinterpret_cast<const std::byte*>(got.rows);
+      const auto* host_rows =
+          kind == Kind::exact ? std::as_bytes(wanted.sums).data() : std::as_bytes(wanted.rows).data();
+      std::vector<std::int32_t> map(wanted.map.size());
+      cuda::copy(map.data(), got.map, map.size() * 4);
+      int here = 0;
+      for (std::size_t i = 0; i < map.size(); ++i) {
+        ASSERT_EQ(map[i] < 0, wanted.map[i] < 0) << i;
+        if (map[i] < 0) continue;
+        ++here;
+        ASSERT_LT(map[i], got.row_count);
+        EXPECT_EQ(bytes_of(rows + static_cast<std::size_t>(map[i]) * row, row),
+                  bytes_of(host_rows + static_cast<std::size_t>(wanted.map[i]) * row, row))
+            << "route " << i;
+      }
+      EXPECT_EQ(here, 20);
+      const auto ended = decode::run_tail(layer, Mode::tp, wanted, host.plan(), host_rank, kind);
+      stack->enqueue_tail(0, step, own.get().out, stream.handle());
+      stream.synchronize();
+      EXPECT_TRUE(std::ranges::equal(own.take(), ended));
+    });
+}
+
+TEST_F(DeviceStackOnGpu, SumsOverRanksHaveTheBitsOfTheirOrder) {
+  const Synthetic model(16, 256, 512, {}, 1);
+  const checkpoint::Checkpoint from = model.open();
+  on_device({4, 1}, [&](const decode::Rank& rank) {
+    const decode::Runtime device = build(from, rank, false, Kind::fast);
+    const std::vector<StackStep> steps = {{Mode::ep, 1, Kind::fast}};
+    const auto stack = decode::make_device_stack(pointers(device), device.plan(), steps, rank);
+    constexpr std::int64_t n = 3 * 264;
+    const auto value = [](int r, std::int64_t i) {
+      return numeric::f32_to_bf16(static_cast<float>((r * 37 + i * 11) % 101 - 50) / 7.0F);
+    };
+    std::vector<std::uint16_t> host(n);
+    const auto reset = [&] {
+      for (std::int64_t i = 0; i < n; ++i) host[static_cast<std::size_t>(i)] = value(rank.group.rank(), i);
+    };
+    tensor::Tensor values(rank.weights(), tensor::Dtype::bf16, {n});
+    const cuda::Stream stream;
+    auto* at = values.as<std::uint16_t>().data();
+    for (const numeric::SumOrder order : {numeric::SumOrder::rank_order, numeric::SumOrder::each_add}) {
+      reset();
+      cuda::copy(at, host.data(), host.size() * 2);
+      stack->enqueue_sum(order, at, at, n, stream.handle());
+      stream.synchronize();
+      cuda::copy(host.data(), at, host.size() * 2);
+      for (std::int64_t i = 0; i < n; ++i)
+        ASSERT_EQ(host[static_cast<std::size_t>(i)],
+                  numeric::sum_bf16(order, 4, [&](int r) { return value(r, i); }))
+            << i;
+    }
+    const Verdict odd =
+        attempt([&] { stack->enqueue_sum(numeric::SumOrder::rank_order, at, at, 12, stream.handle()); });
+    ASSERT_TRUE(odd);
+    EXPECT_EQ(odd->kind, ErrorKind::usage);
   });
 }
 

@@ -46,6 +46,8 @@ class DeviceRank {
   // given.
   void run_experts(std::size_t position, const StackStep& step, const DeviceStepTensors& tensors,
                    std::uint16_t* ended, cuda::StreamHandle stream) const;
+  // The rows of run_experts() without `ended`.
+  [[nodiscard]] DeviceUnfinalized unfinalized(std::size_t position, const StackStep& step) const;
   // A layer's own memory, with what was loaded into it.
   [[nodiscard]] DeviceStepTensors loaded(std::size_t position) const;
 
