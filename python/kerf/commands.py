@@ -56,8 +56,8 @@ def attempt(arguments: Iterable[Path], log: Log | None = None) -> tuple[str, err
 def run(arguments: Iterable[Path], log: Log | None = None) -> str:
     """The same; returns what the command writes.
 
-    Messages go to ``log``, and what that raises comes out. Failures raise :class:`kerf.Error` of their kind: its
-    ``written`` is what was written before, its ``report`` the same where that is JSON.
+    Messages go to ``log``. Raises :class:`kerf.Error` of the failure's kind: its ``written`` is what was written before, its
+    ``report`` the same where that is JSON; and what ``log`` raises, as it is.
     """
     text, error, _ = attempt(arguments, log)
     if error is not None:

@@ -75,7 +75,7 @@ void bind_inputs(nb::module_& m) {
       nb::arg("experts"), nb::arg("hidden"), nb::arg("top_k"), nb::arg("seed") = 1,
       nb::sig(
           "def decode_inputs(layer: int, tokens: int, kind: str, *, experts: int, hidden: int, top_k: int, "
-          "seed: int = 1) -> dict[str, Array]"),
+          "seed: int = 1) -> dict[str, typing.Any]"),
       "What `kerf decode` feeds a layer's step, as `Runtime.execute` takes it: the same bits everywhere.\n\n"
       "`tokens`: T, `experts`: E, `hidden`: H, `top_k`: K. `kind`: the layer's, \"nvfp4\" or \"bf16\". "
       "Returns x "
