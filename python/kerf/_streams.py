@@ -1,4 +1,4 @@
-"""The CUDA stream that a library works on now, as that library says it."""
+"""The CUDA stream that a library works on now, as that library says it; and its arrays' copies on the host."""
 
 from __future__ import annotations
 
@@ -26,3 +26,25 @@ def stream_source(array: Any) -> Callable[[], int]:
     if cupy is not None and isinstance(array, cupy.ndarray):
         return lambda: int(cupy.cuda.get_current_stream().ptr)
     return lambda: 0
+
+
+def to_host(array: Any) -> Any:
+    """A copy in the host's memory, of what is there when the current stream has come here; what lies there already as it
+    is."""
+    if not on_cuda(array):
+        return array
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        return array.detach().cpu()
+    return array.get()
+
+
+def from_host(rows: Any, out: Any) -> None:
+    """Copies a kerf.Array of the host's into an array on a device."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(out, torch.Tensor):
+        out.copy_(torch.from_dlpack(rows))
+    else:
+        import numpy
+
+        out.set(numpy.asarray(rows).view(out.dtype))

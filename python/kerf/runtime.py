@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +52,12 @@ def _stream_of(array: Any) -> int:
     return _streams.stream_source(array)() if _streams.on_cuda(array) else 0
 
 
+def _copied(rows: Any, out: Any) -> Any:
+    """`out`, on a device, with the rows of the host's array."""
+    _streams.from_host(rows, out)
+    return out
+
+
 class Runtime:
     """The routed experts of a stack of layers on one rank of a group.
 
@@ -78,7 +83,10 @@ class Runtime:
     With ``backend="cuda"`` the experts are on the current CUDA device, and ``execute``, ``bind``, ``routed_experts``,
     ``tail`` and ``all_reduce`` take arrays that lie there (all of a step's), without a copy: the work is enqueued on the
     caller's current stream (torch's or cupy's; else the default stream), each rank on its own, and not waited for. Steps
-    of a runtime share buffers: on several streams the caller orders them. Several ranks: threads of one process.
+    of a runtime share buffers: on several streams the caller orders them.
+    Several ranks: threads of one process. Where ranks are processes, the sums over them are the host's: ``execute`` and
+    ``all_reduce`` (and ``execute_block`` anywhere, since blocks are the host's) copy a device's arrays to the host and the
+    result back, and wait; ``bind`` and ``routed_experts`` take the host's arrays alone.
     """
 
     def __init__(self, resident: _kerf.Runtime) -> None:
@@ -192,6 +200,10 @@ class Runtime:
         )
         return cls(_kerf.Runtime.adopt(list(layers), experts, top_k, group or _alone(), words, log, all_reduce))
 
+    def _copies(self, array: Any) -> bool:
+        """Whether an array on a device goes by way of the host: its experts are there, its steps cannot be."""
+        return self.resident.on_device and not self.resident.has_device_steps and _streams.on_cuda(array)
+
     @property
     def facts(self) -> dict[str, Any]:
         """Local: ``layers`` (kind, sizes, slice), ``memory`` in bytes, ``startup`` in seconds, ``tactic``,
@@ -262,6 +274,9 @@ class Runtime:
             shape = getattr(rows, "shape", None)
             if shape is not None and layer in self._hidden:
                 out = _empty_like(rows, (shape[0], self._hidden[layer]))
+        if self._copies(rows):
+            arrays = map(_streams.to_host, (x, a, a_sf, ids, weights, logits, bias))
+            return _copied(self.resident.execute(layer, *arrays, mode, tail, None), out)
         stream = _stream_of(rows)
         return self.resident.execute(layer, x, a, a_sf, ids, weights, logits, bias, mode, tail, out, stream)
 
@@ -324,11 +339,13 @@ class Runtime:
     ) -> Any:
         """The step with the block around it: x [T, D] bfloat16, D the model's width -> [T, D] bfloat16.
 
-        Arrays of the host's memory. Raises UsageError for a runtime without ``block`` and for arrays that do not fit;
+        Raises UsageError for a runtime without ``block`` and for arrays that do not fit;
         else what ``execute`` raises.
         """
         if out is None and len(getattr(x, "shape", ())) == 2:
             out = _empty_like(x, (x.shape[0], x.shape[1]))
+        if self.resident.on_device and _streams.on_cuda(x):
+            return _copied(self.resident.execute_block(layer, _streams.to_host(x), mode, tail, None), out)
         return self.resident.execute_block(layer, x, mode, tail, out)
 
     def routed_experts(
@@ -386,6 +403,8 @@ class Runtime:
         """
         if out is None and len(getattr(x, "shape", ())) == 2:
             out = _empty_like(x, (x.shape[0], x.shape[1]))
+        if self._copies(x) and not self.resident.has_engine_sum:
+            return _copied(self.resident.all_reduce(_streams.to_host(x), None), out)
         return self.resident.all_reduce(x, out, _stream_of(x))
 
     def refill(

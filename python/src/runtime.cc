@@ -298,6 +298,14 @@ void bind_runtime(nb::module_& m) {
       .def_static("adopt", &adopt, nb::arg("layers"), nb::arg("experts"), nb::arg("top_k"), nb::arg("group"),
                   nb::arg("words"), nb::arg("log").none(), nb::arg("all_reduce").none())
       .def("facts", &facts)
+      .def_prop_ro(
+          "on_device", [](const Resident& r) { return r.device_number() != host_memory; },
+          "Whether the experts lie on a CUDA device.")
+      .def_prop_ro("has_device_steps", &Resident::has_device_steps,
+                   "Whether steps are enqueued there, on arrays that lie there.")
+      .def_prop_ro(
+          "has_engine_sum", [](const Resident& r) { return r.engine_sum() != nullptr; },
+          "Whether the all-reduce is the engine's own.")
       .def("sliced", &sliced, nb::arg("layer"))
       .def("stock", &stock, nb::arg("layer"))
       .def("refill_from", &refill_from, nb::arg("layer"), nb::arg("checkpoint"))

@@ -5,6 +5,8 @@ Skipped where this build has no CUDA part, where torch is absent, and where ther
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -313,6 +315,84 @@ def test_refilled_experts_on_the_device(checkpoint, tmp_path) -> None:
     wanted = bits(kerf.Runtime.build(other, layers=[1]).execute(1, **made(3)))
     runtime.tail(runtime.routed_experts(1, **inputs), out=out)
     assert np.array_equal(bits(out), wanted) and not torch.equal(out, before)
+
+
+RANK = """
+import sys
+import numpy as np
+import torch
+import torch.distributed as dist
+import kerf
+
+checkpoint, folder, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
+torch.cuda.set_device(rank % torch.cuda.device_count())
+kind = "nccl" if torch.cuda.device_count() > 1 else "gloo"
+dist.init_process_group(kind, init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+group = kerf.Group.from_torch()
+runtime = kerf.Runtime.build(
+    checkpoint, group, layers=[1], expert_tp=True, backend="cuda", all_reduce_width=72, all_reduce_tps=[2]
+)
+runtime.warm_up()
+inputs = kerf.decode_inputs(1, 5, "nvfp4", experts=16, hidden=256, top_k=4)
+inputs = {name: torch.from_dlpack(array).cuda() for name, array in inputs.items()}
+for mode in ("ep", "tp"):
+    rows = runtime.execute(1, **inputs, mode=mode)
+    assert rows.is_cuda and rows.device.index == torch.cuda.current_device(), rows.device
+    np.save(f"{folder}/{mode}{rank}.npy", rows.view(torch.uint16).cpu().numpy())
+ones = torch.full((2, 72), 1.0 + rank, dtype=torch.bfloat16, device="cuda")
+assert bool((runtime.all_reduce(ones) == 3).all())
+try:
+    runtime.routed_experts(1, **inputs)
+    raise SystemExit("rows on the device of a rank that is a process")
+except kerf.UsageError:
+    pass
+print(kind)
+dist.destroy_process_group()
+"""
+
+
+def test_a_process_group_of_torchs_with_experts_on_the_device(checkpoint, tmp_path) -> None:
+    words = [sys.executable, "-c", RANK, str(checkpoint), str(tmp_path)]
+    processes = [subprocess.Popen([*words, str(r)], stderr=subprocess.PIPE, text=True) for r in range(2)]
+    for process in processes:
+        _, errors = process.communicate(timeout=180)
+        assert process.returncode == 0, errors
+
+    def rank(group: kerf.Group) -> dict[str, np.ndarray]:
+        own = kerf.Runtime.build(checkpoint, group, layers=[1], expert_tp=True)
+        return {mode: np.array(own.execute(1, **made(5), mode=mode)) for mode in ("ep", "tp")}
+
+    for mode, rows in kerf.run_ranks(2, rank)[0].items():
+        for r in range(2):
+            assert np.array_equal(np.load(tmp_path / f"{mode}{r}.npy"), rows), (mode, r)
+
+
+def test_experts_are_cut_where_they_lie(checkpoint) -> None:
+    def rank(group, backend):
+        stock = kerf.Runtime.build(checkpoint, group, layers=[1], backend=backend).stock(1)
+        assert kerf.expert_tp.unsupported(stock, 2) is None
+        slices = kerf.expert_tp.reshard(stock, group, E)
+        part = kerf.expert_tp.cut(stock, 2, 1)
+        where = {name: getattr(slices, name).__dlpack_device__()[0] for name in ("w13", "w13_sf", "w2", "w2_sf", "g1_alphas")}
+        bytes_of = [[getattr(e, name).tobytes() for name in e._fields[:9]] for e in (slices, part)]
+        again = kerf.expert_tp.reshard(kerf.Nvfp4Experts(*stock), group, E)  # of arrays, as an engine's would be
+        assert again.w13.tobytes() == slices.w13.tobytes()
+        return where, bytes_of
+
+    wanted = kerf.run_ranks(2, lambda group: rank(group, "cpu"))
+    got = kerf.run_ranks(2, lambda group: rank(group, "cuda"))
+    for mine, hosts in zip(got, wanted):
+        assert mine[0] == {"w13": 2, "w13_sf": 2, "w2": 2, "w2_sf": 2, "g1_alphas": 1}
+        assert mine[1] == hosts[1]
+
+
+def test_a_block_on_rows_of_the_device(tmp_path) -> None:
+    checkpoint = tmp_path / "c"
+    kerf.synth(checkpoint, model="qwen3-moe", experts=E, hidden=H, intermediate=256, layers=1, top_k=K)
+    x = torch.randn(3, H, generator=torch.Generator().manual_seed(3)).to(torch.bfloat16)
+    wanted = kerf.Runtime.build(checkpoint, block="qwen3-moe").execute_block(0, x)
+    got = kerf.Runtime.build(checkpoint, block="qwen3-moe", backend="cuda").execute_block(0, x.cuda())
+    assert got.is_cuda and torch.equal(got.cpu(), wanted)
 
 
 def test_what_does_not_fit_is_refused(device_runtime, host_runtime) -> None:
