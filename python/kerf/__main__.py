@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from kerf import _kerf, commands, errors
+from kerf import commands, errors
 
 _OUTPUT = 1  # the program's exit code where standard output could not be written
 
@@ -42,7 +42,7 @@ def main() -> int:
     if error is None:
         return code
     bug = " (this is a bug in kerf)" if isinstance(error, errors.BugError) else ""
-    _say("error", _kerf.line_of(f"{error}{bug}"))
+    _say("error", f"{error}{bug}")
     if hint:
         print("Run kerf --help, or kerf COMMAND --help.", file=sys.stderr)
     return error.exit_code

@@ -5,8 +5,8 @@ that on a GPU with FP4 units the same (also resharded) weights serve that op. No
 is copied: arrays are handed over as they came. The op itself needs such a GPU; what is checked here is what its
 documentation says of shapes, dtypes and order.
 
-The signature is that of FlashInfer 0.6.12, the first whose ``topk_ids`` may be a pair of ids and weights. 0.6.13 to 0.6.18 and
-0.7.4 take the names that are given here, too: what they added is optional. 0.7.4 warns where
+The signature is that of FlashInfer 0.6.12, the first whose ``topk_ids`` may be a pair of ids and weights; the releases from
+there to 0.7.4 take the names that are given here, and what they added is optional. From 0.7.0 on the op warns where
 ``hidden_states_scale_layout`` is left out: the scales here are linear, ``SfLayout.layout_linear``.
 
 Raises UnsupportedError for arrays that the op does not take, with name, got and wanted, and UsageError for what is no array,

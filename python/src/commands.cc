@@ -48,7 +48,8 @@ nb::object text_object(std::string_view text, const char* errors) {
   return nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), errors));
 }
 
-// What the command wrote, and what it failed with: exit code, text, and whether --help would have said it.
+// What the command wrote, and what it failed with: exit code, text as the program shows it, and whether
+// --help would have said it.
 nb::tuple run_command(const std::vector<nb::bytes>& arguments, const std::optional<LogSink>& log) {
   std::vector<std::string> words = {"kerf"};
   for (const nb::bytes& word : arguments) {
@@ -80,7 +81,7 @@ nb::tuple run_command(const std::vector<nb::bytes>& arguments, const std::option
   nb::object why = nb::none();
   if (failed) {
     kind = nb::cast(static_cast<int>(failed->kind));
-    why = text_object(failed->text, "replace");
+    why = text_object(cli::line_of(failed->text), "replace");
   }
   // Paths come out as they went in.
   return nb::make_tuple(text_object(text, "surrogateescape"), kind, why, hint);
@@ -99,9 +100,6 @@ void bind_commands(nb::module_& m) {
       "Runs a command of the program in this process. Returns what it wrote, the exit code and the text of "
       "its "
       "failure or None, and whether --help would have said it.");
-  m.def(
-      "line_of", [](const std::string& text) { return cli::line_of(text); }, nb::arg("text"),
-      "The text as the program shows it in a terminal: printable, and of bounded length.");
 }
 
 }  // namespace kerf::python

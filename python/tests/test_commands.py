@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -135,6 +136,46 @@ def test_messages_go_to_the_callers_log(checkpoint: pathlib.Path) -> None:
     assert any("expert TP over 2 ranks" in line for level, line in lines if level == "info")
 
 
+def test_what_a_log_raises_comes_out(checkpoint: pathlib.Path) -> None:
+    class Enough(Exception):
+        pass
+
+    calls = 0
+
+    def log(level: str, line: str) -> None:
+        nonlocal calls
+        calls += 1
+        raise Enough(line)
+
+    with pytest.raises(Enough, match="."):
+        kerf.decode(checkpoint, ranks=2, batch=[1], seconds=0, log=log)
+    assert calls == 1, "a log that raised is called no more"
+    with pytest.raises(KeyboardInterrupt):
+        kerf.decode(checkpoint, batch=[1], seconds=0, log=lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+
+
+def test_paths_are_any_bytes(run_program, checkpoint: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    named = os.fsencode(tmp_path) + b"/caf\xe9, and more"
+    os.symlink(checkpoint, named)
+    wanted = kerf.inspect(checkpoint)
+    for path in (named, os.fsdecode(named), pathlib.Path(os.fsdecode(named))):
+        report = kerf.inspect(path)
+        assert report["experts"] == wanted["experts"] == 16
+    export = named + b".export"
+    kerf.export(named, export, ranks=2)
+    assert os.path.isdir(export)
+    assert kerf.verify(export, source=named)["faults_total"] == 0
+    with pytest.raises(kerf.CheckpointError) as caught:
+        kerf.inspect(named + b"/no")
+    ran = subprocess.run(
+        [sys.executable, "-m", "kerf", "inspect", named + b"/no"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert ran.returncode == 3 and ran.stderr.decode() == f"kerf: error: {caught.value}\n"
+    assert "/caf\\xE9, and more/no: no such directory" in str(caught.value)
+    with pytest.raises(kerf.UsageError, match="null character"):
+        kerf.inspect(b"/tmp\0/junk")
+
+
 def test_the_module_is_the_program_too(checkpoint: pathlib.Path, run_program) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "kerf", "plan", str(checkpoint), "--json"], capture_output=True, text=True
@@ -148,10 +189,19 @@ def test_the_module_is_the_program_too(checkpoint: pathlib.Path, run_program) ->
 
 def test_the_module_writes_what_the_program_writes(checkpoint: pathlib.Path, program: str, tmp_path) -> None:
     bad = str(spoil(checkpoint, tmp_path / "bad"))
-    for words in (["verify", bad], ["verify", bad, "--json"], ["plan"], ["inspect", "/nowhere"]):
-        mine = subprocess.run([sys.executable, "-m", "kerf", *words], capture_output=True, text=True)
-        theirs = subprocess.run([program, *words], capture_output=True, text=True)
-        assert (mine.returncode, mine.stdout) == (theirs.returncode, theirs.stdout), words
+    odd = os.fsencode(tmp_path) + b"/caf\xe9"
+    os.symlink(checkpoint, odd)
+    lines = (
+        ["verify", bad], ["verify", bad, "--json"], ["plan"], ["inspect", "/nowhere"], ["inspect", "/no\nwhere"],
+        ["inspect", odd], ["inspect", odd, "--json"], ["inspect", odd + b"/no"],
+        ["plan", "--experts", "-1"], ["inspect"], ["inspect", "--nothing", bad], ["fly"], [], ["--version"], ["--help"],
+    )  # fmt: skip
+    for words in lines:
+        mine = subprocess.run([sys.executable, "-m", "kerf", *words], capture_output=True)
+        theirs = subprocess.run([program, *words], capture_output=True)
+        assert (mine.returncode, mine.stdout, mine.stderr) == (theirs.returncode, theirs.stdout, theirs.stderr), words
+    ran = subprocess.run([sys.executable, "-m", "kerf", "inspect"], capture_output=True, text=True)
+    assert ran.returncode == 2 and ran.stderr.endswith("\nRun kerf --help, or kerf COMMAND --help.\n")
     with open("/dev/full", "w") as full:
         ran = subprocess.run(
             [sys.executable, "-m", "kerf", "plan", str(checkpoint)], stdout=full, stderr=subprocess.PIPE, text=True
