@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from kerf import _kerf, _streams
 from kerf._arrays import empty_like as _empty_like
 from kerf._kerf import Checkpoint, Group, Router, Step, StepPlan, Unfinalized
+from kerf.commands import Path
 from kerf.experts import Bf16Experts, Nvfp4Experts, Tensor
 
 #: An engine's own all-reduce: its backend's name, and ``sum(mine, to)`` on bfloat16 arrays, collective.
@@ -97,7 +97,7 @@ class Runtime:
     @classmethod
     def build(
         cls,
-        checkpoint: Checkpoint | str | os.PathLike[str],
+        checkpoint: Checkpoint | Path,
         group: Group | None = None,
         *,
         layers: Iterable[int] = (),
@@ -135,7 +135,7 @@ class Runtime:
         loaded), ProbeError, PeerError, UsageError.
         """
         if not isinstance(checkpoint, Checkpoint):
-            checkpoint = Checkpoint.open(os.fspath(checkpoint))
+            checkpoint = Checkpoint.open(checkpoint)
         words = dict(
             layers=list(layers),
             expert_tp=expert_tp,
@@ -408,7 +408,7 @@ class Runtime:
         return self.resident.all_reduce(x, out, _stream_of(x))
 
     def refill(
-        self, source: StockLayer | Checkpoint | str | os.PathLike[str], layer: int | None = None
+        self, source: StockLayer | Checkpoint | Path, layer: int | None = None
     ) -> dict[str, Any]:
         """New weights for one layer, between steps, at the addresses of the old ones: all ranks have them or none.
 
@@ -422,7 +422,7 @@ class Runtime:
         if layer is None:
             raise TypeError("refill from a checkpoint wants a layer")
         if not isinstance(source, Checkpoint):
-            source = Checkpoint.open(os.fspath(source))
+            source = Checkpoint.open(source)
         return self.resident.refill_from(layer, source)
 
 

@@ -17,14 +17,28 @@ def from_torch(process_group: Any = None, *, rank_order: bool = True, checked: b
     current CUDA device. ``checked``: each collective first tells all ranks what it is, so that a mix-up ends in words.
     How long a missing rank is waited for is the process group's to say.
 
-    The process group must outlive the group. Raises RuntimeError where torch.distributed is not initialised.
+    The process group must outlive the group, which lets go of it when it is closed, at the latest when the interpreter
+    ends: before that ``destroy_process_group()`` does not end the threads of a group other than the default one. Raises
+    RuntimeError where torch.distributed is not initialised.
     """
+    import atexit
+
     import torch
     import torch.distributed as dist
 
     group = dist.group.WORLD if process_group is None else process_group
     if not dist.is_available() or not dist.is_initialized() or group is None:
         raise RuntimeError("torch.distributed is not initialised: call init_process_group() first")
+    # Not held where it is the default: it ends when it is destroyed, and its threads with it. A thread of gloo's that is
+    # still there when the interpreter ends, with a tensor of Python's, ends the process by an abort.
+    held: list[Any] = [None if group is dist.group.WORLD else group]
+    atexit.register(held.clear)
+
+    def its() -> Any:
+        if not held:
+            raise RuntimeError("this group has been closed")
+        return held[0]
+
     on_host = "gloo" in str(dist.get_backend(group)) or "mpi" in str(dist.get_backend(group))
 
     def there(tensor: Any) -> Any:
@@ -33,21 +47,21 @@ def from_torch(process_group: Any = None, *, rank_order: bool = True, checked: b
     def all_gather(mine: Any, everything: Any, what: str) -> None:
         to = torch.from_dlpack(everything)
         received = to if on_host else torch.empty_like(to, device="cuda")
-        dist.all_gather_into_tensor(received, there(torch.from_dlpack(mine)), group=group)
+        dist.all_gather_into_tensor(received, there(torch.from_dlpack(mine)), group=its())
         if received is not to:
             to.copy_(received)
 
     def all_to_all(send: Any, send_bytes: list[int], received: Any, received_bytes: list[int], what: str) -> None:
         to = torch.from_dlpack(received)
         landed = to if on_host else torch.empty_like(to, device="cuda")
-        dist.all_to_all_single(landed, there(torch.from_dlpack(send)), received_bytes, send_bytes, group=group)
+        dist.all_to_all_single(landed, there(torch.from_dlpack(send)), received_bytes, send_bytes, group=its())
         if landed is not to:
             to.copy_(landed)
 
     def all_reduce(values: Any, what: str) -> None:
         here = torch.from_dlpack(values)
         summed = there(here)
-        dist.all_reduce(summed, group=group)
+        dist.all_reduce(summed, group=its())
         if summed is not here:
             here.copy_(summed)
 
@@ -63,6 +77,7 @@ def from_torch(process_group: Any = None, *, rank_order: bool = True, checked: b
         rank_order,
         checked,
         _local_ranks(size),
+        held.clear,
     )
 
 

@@ -311,7 +311,8 @@ void bind_arrays(nb::module_& m) {
       .def(
           "__dlpack__",
           [](nb::handle self, const nb::kwargs& words) { return exported(self).attr("__dlpack__")(**words); },
-          nb::sig("def __dlpack__(self, **kwargs: object) -> object"), "The DLPack protocol's export.")
+          nb::sig("def __dlpack__(self, **kwargs: typing.Any) -> typing.Any"),
+          "The DLPack protocol's export.")
       .def(
           "__dlpack_device__", [](nb::handle self) { return exported(self).attr("__dlpack_device__")(); },
           nb::sig("def __dlpack_device__(self) -> tuple[int, int]"),

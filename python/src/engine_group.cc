@@ -87,7 +87,7 @@ nb::str text(std::string_view words) { return nb::str(words.data(), words.size()
 std::shared_ptr<RankGroup> engine_group(int rank, int size, const std::string& name,
                                         const nb::callable& all_gather, const nb::callable& all_to_all,
                                         const OptionalCall& all_reduce, bool ordered, bool rank_order,
-                                        bool checked, int local_ranks) {
+                                        bool checked, int local_ranks, const nb::callable& leave) {
   comm::EngineGroupCalls calls;
   calls.rank = rank;
   calls.size = size;
@@ -117,7 +117,8 @@ std::shared_ptr<RankGroup> engine_group(int rank, int size, const std::string& n
   if (cuda::built()) options.copier = &cuda::copier();
   const std::shared_ptr<comm::Group> group = comm::make_engine_group(std::move(calls), options);
   return std::make_shared<RankGroup>(
-      *group, group, [](const Verdict&) {}, local_ranks, cuda::built());
+      *group, group, [call = Callback(leave)](const Verdict&) { call([] { return nb::make_tuple(); }); },
+      local_ranks, cuda::built());
 }
 
 }  // namespace
@@ -125,7 +126,7 @@ std::shared_ptr<RankGroup> engine_group(int rank, int size, const std::string& n
 void bind_engine_group(nb::module_& m) {
   m.def("engine_group", &engine_group, nb::arg("rank"), nb::arg("size"), nb::arg("name"),
         nb::arg("all_gather"), nb::arg("all_to_all"), nb::arg("all_reduce").none(), nb::arg("ordered"),
-        nb::arg("rank_order"), nb::arg("checked"), nb::arg("local_ranks"));
+        nb::arg("rank_order"), nb::arg("checked"), nb::arg("local_ranks"), nb::arg("leave"));
 }
 
 }  // namespace kerf::python

@@ -159,7 +159,7 @@ RankGroup::~RankGroup() {
 
 void RankGroup::close(const Verdict& why) noexcept {
   if (in_forked_child()) return;
-  if (open_.exchange(false)) leave_(why);
+  if (open_.exchange(false)) (void)attempt([&] { leave_(why); });
 }
 
 void bind_groups(nb::module_& m) {

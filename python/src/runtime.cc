@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "src/bind.h"
+#include "src/callers.h"
 #include "src/step_inputs.h"
 
 namespace kerf::python {
@@ -14,6 +15,8 @@ namespace {
 using checkpoint::Checkpoint;
 using tensor::Dtype;
 
+constexpr std::int64_t most_count = std::int64_t{1} << 30;
+
 // Values that the library keeps referring to, one a local expert.
 std::span<const float> gated(nb::handle layer, const char* name, std::vector<Argument>& held) {
   const nb::object values = nb::getattr(layer, name, nb::none());
@@ -22,30 +25,45 @@ std::span<const float> gated(nb::handle layer, const char* name, std::vector<Arg
   return held.back().as<float>();
 }
 
+// An attribute of a layer's; Error{usage} that names it, got and wanted.
+template <typename T>
+T attribute(nb::handle object, const char* name, const char* wanted) {
+  const nb::object value = nb::getattr(object, name, nb::none());
+  T out{};
+  if (!nb::try_cast<T>(value, out))
+    throw Error(ErrorKind::usage,
+                fmt::format("{} is {}, wanted {}", name, nb::cast<std::string>(nb::repr(value)), wanted));
+  return out;
+}
+bool flag(nb::handle object, const char* name) { return attribute<bool>(object, name, "True or False"); }
+std::int64_t count(nb::handle object, const char* name) {
+  return whole_attribute(object, name, -most_count, most_count);
+}
+
 std::optional<tail::RouteNorm> norm_of(nb::handle layer) {
   const nb::object norm = nb::getattr(layer, "norm", nb::none());
   if (norm.is_none()) return std::nullopt;
   tail::RouteNorm out;
-  const nb::object gain = norm.attr("gain");
+  const nb::object gain = nb::getattr(norm, "gain", nb::none());
   if (!gain.is_none()) {
     const Argument values(gain, {"gain", Dtype::bf16, {any_size}});
     out.gain.assign(values.as<std::uint16_t>().begin(), values.as<std::uint16_t>().end());
   }
-  out.eps = nb::cast<float>(norm.attr("eps"));
-  out.gain_before_norm = nb::cast<bool>(norm.attr("gain_before_norm"));
+  out.eps = attribute<float>(norm, "eps", "a number");
+  out.gain_before_norm = flag(norm, "gain_before_norm");
   return out;
 }
 
 EngineLayer engine_layer(nb::handle layer) {
   EngineLayer out;
   decode::StockLayer& stock = out.stock;
-  stock.index = nb::cast<std::int64_t>(layer.attr("index"));
-  stock.top_k = nb::cast<std::int64_t>(layer.attr("top_k"));
-  stock.input = input_named(nb::cast<std::string>(layer.attr("act")));
-  stock.finalises = nb::cast<bool>(layer.attr("finalises"));
-  stock.captures_routes = nb::cast<bool>(layer.attr("captures_routes"));
+  stock.index = count(layer, "index");
+  stock.top_k = count(layer, "top_k");
+  stock.input = input_named(attribute<std::string>(layer, "act", "nvfp4 or bf16"));
+  stock.finalises = flag(layer, "finalises");
+  stock.captures_routes = flag(layer, "captures_routes");
   stock.norm = norm_of(layer);
-  const nb::object experts = layer.attr("experts");
+  const nb::object experts = nb::getattr(layer, "experts", nb::none());
   if (nb::hasattr(experts, "w13_sf")) {
     HeldNvfp4 held = held_nvfp4(experts);
     stock.experts = held.view;
@@ -255,14 +273,32 @@ nb::dict stock(const std::shared_ptr<Resident>& resident, std::int64_t index) {
   return out;
 }
 
+// Paths are bytes, and need not be UTF-8.
+Checkpoint opened(nb::handle path) {
+  const nb::object bytes = nb::module_::import_("os").attr("fsencode")(path);
+  const std::string name(PyBytes_AS_STRING(bytes.ptr()),
+                         static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr())));
+  const Unlocked released;
+  return Checkpoint::open(name);
+}
+
+nb::object path_object(const Checkpoint& c) {
+  const std::string name = c.directory().string();
+  return nb::module_::import_("os").attr("fsdecode")(nb::bytes(name.data(), name.size()));
+}
+
 void bind_checkpoint(nb::module_& m) {
   nb::class_<Checkpoint>(m, "Checkpoint",
                          "An opened checkpoint or export. Ranks of one process may share it.")
       .def_static(
-          "open", [](const std::string& path) { return Checkpoint::open(path); }, nb::arg("path"),
-          nb::call_guard<Unlocked>(), "Opens a model directory: configs, index and headers.")
+          "open", &opened, nb::arg("path"),
+          nb::sig("def open(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> Checkpoint"),
+          "Opens a model directory: configs, index and headers. Raises CheckpointError for what is none, "
+          "UsageError for a "
+          "path that cannot be.")
       .def_prop_ro(
-          "directory", [](const Checkpoint& c) { return c.directory().string(); }, "Where it is.")
+          "directory", [](const Checkpoint& c) { return path_object(c); },
+          nb::sig("def directory(self) -> str"), "Where it is.")
       .def_prop_ro(
           "layers",
           [](const Checkpoint& c) {
@@ -284,7 +320,7 @@ void bind_checkpoint(nb::module_& m) {
           },
           nb::arg("layer"), "\"nvfp4\" or \"bf16\".")
       .def("__repr__",
-           [](const Checkpoint& c) { return "kerf.Checkpoint('" + c.directory().string() + "')"; });
+           [](const Checkpoint& c) { return nb::str("kerf.Checkpoint({!r})").format(path_object(c)); });
 }
 
 }  // namespace

@@ -212,6 +212,25 @@ def test_numbers_of_an_engine(golden, layer, tensors, words) -> None:
         kerf.Runtime.adopt([kerf.StockLayer(**{"index": 0, "experts": experts, "top_k": 2, **layer})], experts=4, top_k=2)
 
 
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        ({"index": "first"}, "index is 'first', wanted a whole number"),
+        ({"top_k": 2.5}, r"top_k is 2\.5, wanted a whole number"),
+        ({"act": 4}, "act is 4, wanted nvfp4 or bf16"),
+        ({"finalises": "no"}, "finalises is 'no', wanted True or False"),
+        ({"captures_routes": None}, "captures_routes is None, wanted True or False"),
+        ({"norm": kerf.RouteNorm(eps="small")}, "eps is 'small', wanted a number"),
+        ({"norm": kerf.RouteNorm(gain_before_norm=1)}, "gain_before_norm is 1, wanted True or False"),
+        ({"norm": "none"}, "eps is None, wanted a number"),
+    ],
+)
+def test_a_layers_words_of_a_wrong_type(golden, layer, words) -> None:
+    stock = kerf.StockLayer(**{"index": 0, "experts": op_experts(golden), "top_k": 2, **layer})
+    with pytest.raises(kerf.UsageError, match=words):
+        kerf.Runtime.adopt([stock], experts=4, top_k=2)
+
+
 def test_maps_that_do_not_fit() -> None:
     rows = np.zeros((3, 4), np.uint16)
     for row in (3, -2):
