@@ -35,7 +35,14 @@ if(NOT KERF_SANITIZE STREQUAL "")
   # A span or vector indexed out of range stops the test instead of reading its neighbour.
   target_compile_definitions(kerf_options INTERFACE _GLIBCXX_ASSERTIONS)
 endif()
-if(NOT CMAKE_BUILD_TYPE AND PROJECT_IS_TOP_LEVEL)
-  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+# A build type is chosen for this tree alone. A project that this one is part of hears that it has chosen none.
+get_property(multi_config GLOBAL PROPERTY GENERATOR_IS_MULTI_CONFIG)
+if(NOT CMAKE_BUILD_TYPE AND NOT multi_config)
+  if(PROJECT_IS_TOP_LEVEL)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+  elseif(NOT CMAKE_CXX_FLAGS MATCHES "(^| )-O")
+    message(WARNING "kerf: CMAKE_BUILD_TYPE is empty and CMAKE_CXX_FLAGS has no -O: the library will not be optimised and "
+                    "will be many times slower. Wanted: -DCMAKE_BUILD_TYPE=Release, or one that is meant, such as Debug")
+  endif()
 endif()
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)

@@ -37,4 +37,22 @@ set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "kerf (= ${PROJECT_VERSION}-${CPACK_DEBIAN_
 set(CPACK_DEBIAN_DEV_PACKAGE_RECOMMENDS ${static_parts})
 set(CPACK_DEBIAN_DEV_DESCRIPTION
     "Headers, the static library, CMake's package kerf, pkg-config's kerf, examples.")
+
+# What every package of Debian's has. It belongs to packages alone: `cmake --install` leaves it out. (gzip's own
+# program, which alone leaves the time out, so that the same tree gives the same file.)
+set(changelog ${PROJECT_BINARY_DIR}/generated/changelog.Debian.gz)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/debian/changelog)
+find_program(KERF_GZIP gzip)
+mark_as_advanced(KERF_GZIP)
+if(KERF_GZIP)
+  execute_process(COMMAND ${KERF_GZIP} -9 --no-name --stdout ${PROJECT_SOURCE_DIR}/cmake/debian/changelog
+                  OUTPUT_FILE ${changelog} COMMAND_ERROR_IS_FATAL ANY)
+else() # nothing of Debian's is made where there is none
+  set(changelog "")
+endif()
+foreach(component kerf dev)
+  string(TOUPPER ${component} upper)
+  install(FILES cmake/debian/copyright ${changelog} DESTINATION ${kerf_doc_dir}/${CPACK_DEBIAN_${upper}_PACKAGE_NAME}
+          COMPONENT ${component} EXCLUDE_FROM_ALL)
+endforeach()
 include(CPack)

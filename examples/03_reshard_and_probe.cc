@@ -7,10 +7,10 @@
 #include "kerf/kerf.h"
 
 int main(int argc, char** argv) {
-  if (argc != 2) return 2;
-  try {
+  bool near = true;
+  const kerf::Verdict failed = kerf::attempt([&] {
+    if (argc != 2) throw kerf::Error(kerf::ErrorKind::usage, "usage: 03_reshard_and_probe CHECKPOINT");
     const auto checkpoint = kerf::checkpoint::Checkpoint::open(argv[1]);
-    bool near = true;
     kerf::comm::run_local(4, {}, [&](kerf::comm::Group& group) {
       kerf::tensor::HostMemory host;
       kerf::decode::Meter memory(host);
@@ -33,9 +33,7 @@ int main(int argc, char** argv) {
       std::printf("TP rows against EP rows: rel L2 %.6f, limit %g: %s\n", cut.max_rel_l2, options.probe.limit,
                   near ? "near" : "FAR");
     });
-    return near ? 0 : 1;
-  } catch (const kerf::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return error.exit_code();
-  }
+  });
+  if (failed) std::fprintf(stderr, "%s\n", failed->text.c_str());
+  return failed ? static_cast<int>(failed->kind) : near ? 0 : 1;
 }

@@ -99,11 +99,11 @@ int decode(const char* path) {
 [[gnu::noinline]] void operator delete(void* block, std::size_t /*bytes*/) noexcept { std::free(block); }
 
 int main(int argc, char** argv) {
-  if (argc != 2) return 2;
-  try {
-    return decode(argv[1]);
-  } catch (const kerf::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return error.exit_code();
-  }
+  int code = 0;
+  const kerf::Verdict failed = kerf::attempt([&] {
+    if (argc != 2) throw kerf::Error(kerf::ErrorKind::usage, "usage: 04_captured_step CHECKPOINT");
+    code = decode(argv[1]);
+  });
+  if (failed) std::fprintf(stderr, "%s\n", failed->text.c_str());
+  return failed ? static_cast<int>(failed->kind) : code;
 }

@@ -123,11 +123,11 @@ int compare(const char* path) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) return 2;
-  try {
-    return compare(argv[1]);
-  } catch (const kerf::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return error.exit_code();
-  }
+  int code = 0;
+  const kerf::Verdict failed = kerf::attempt([&] {
+    if (argc != 2) throw kerf::Error(kerf::ErrorKind::usage, "usage: 06_own_metadata CHECKPOINT");
+    code = compare(argv[1]);
+  });
+  if (failed) std::fprintf(stderr, "%s\n", failed->text.c_str());
+  return failed ? static_cast<int>(failed->kind) : code;
 }

@@ -19,7 +19,7 @@ inline constexpr std::string_view headers_version = "0.1.0";
 // Before 1.0.0 the library's interface changes with the minor version.
 namespace v0_1 {
 extern const int library_of_these_headers;  // there in a library of this version alone
-[[gnu::used]] inline const int* const wanted_library = &library_of_these_headers;
+[[gnu::used, gnu::retain]] inline const int* const wanted_library = &library_of_these_headers;
 }  // namespace v0_1
 
 }  // namespace kerf

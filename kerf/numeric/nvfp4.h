@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -59,7 +60,7 @@ constexpr float largest_magnitude(std::span<const float> x) {
 constexpr Nvfp4Block encode(std::span<const float, nvfp4_block> x, std::uint8_t scale, float t, bool flush) {
   Nvfp4Block block;
   block.scale = scale;
-  for (int i = 0; i < nvfp4_block / 2; ++i) {
+  for (std::size_t i = 0; i < block.codes.size(); ++i) {
     const auto code = [&](float v) -> unsigned {
       return f32_to_e2m1(flush ? flushed(flushed(v) * t) : v * t);
     };
@@ -129,7 +130,7 @@ constexpr Nvfp4Block requantise_block(std::span<const float, nvfp4_block> h) {
 
 // Value of element i (0 to 15) of a block, without the global scale. Exact; NaN where the scale is.
 constexpr float dequantise(const Nvfp4Block& block, int i) {
-  const unsigned byte = block.codes[i / 2];
+  const unsigned byte = block.codes[static_cast<std::size_t>(i / 2)];
   return e2m1_to_f32(static_cast<std::uint8_t>((byte >> (4 * (i % 2))) & 15U)) * e4m3_to_f32(block.scale);
 }
 

@@ -1,9 +1,11 @@
 #include "kerf/base/threads.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <set>
 #include <string>
 #include <thread>
@@ -72,6 +74,51 @@ TEST(Workers, LoopsFollowEachOther) {
 
 TEST(Workers, NoTasksNoWork) {
   Workers(2).for_each(0, [](std::size_t, int) { FAIL(); });
+}
+
+// What the process holds in memory, in bytes.
+long resident() {
+  std::ifstream statm("/proc/self/statm");
+  long size = 0;
+  long pages = 0;
+  statm >> size >> pages;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
+// A process that goes on makes a pool for each of the things it is asked for. oneTBB keeps 12 KiB for each
+// that had an arena of its own: 24 MiB.
+TEST(Workers, PoolsOneAfterAnotherTakeNoMoreMemory) {
+  long before = 0;
+  for (int pool = 0; pool < 2100; ++pool) {
+    if (pool == 100) before = resident();
+    const Workers workers(4);
+    std::atomic<int> ran{0};
+    workers.for_each(8, [&](std::size_t, int) { ++ran; });
+    ASSERT_EQ(ran, 8);
+  }
+  ASSERT_GT(before, 0);
+  EXPECT_LT(resident() - before, 6L << 20);
+}
+
+// A pool that comes after another of its size is as good as a new one, and two at a time share nothing.
+TEST(Workers, PoolsAtTheSameTimeShareNoThreads) {
+  for (int round = 0; round < 3; ++round) {
+    const Workers one(3);
+    const Workers other(3);
+    std::vector<std::atomic<int>> inside(2);
+    std::atomic<bool> fine{true};
+    const auto loop = [&](const Workers& workers, std::size_t which) {
+      workers.for_each(50, [&](std::size_t, int worker) {
+        if (++inside[which] > 3 || worker < 0 || worker >= 3) fine = false;
+        std::this_thread::yield();
+        --inside[which];
+      });
+    };
+    std::thread beside([&] { loop(other, 1); });
+    loop(one, 0);
+    beside.join();
+    EXPECT_TRUE(fine);
+  }
 }
 
 TEST(Workers, ThreadCountsAreBounded) {

@@ -4,17 +4,22 @@
   check.py NAME --build DIR --place DIR     one of the checks below; exit 1 for a fault, 77 for what cannot run here
 """
 import argparse
+import gzip
 import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 SOURCE = HERE.parent.parent
-STRICT = ["-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror"]
+STRICT = ["-std=c++20", *WARNINGS]
+# Functions and data that nothing refers to are the linker's to take away.
+COLLECTED = ["-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections"]
 
 
 class Fault(Exception):
@@ -98,7 +103,7 @@ def headers(place):
     expect(installed == reached, f"installed and not reached: {sorted(installed - reached)}; reached and not "
                                  f"installed: {sorted(reached - installed)}")
     docs = {p.name for p in (place.prefix / "share/doc/kerf").iterdir()}
-    expect({"README.md", "LICENSE"} <= docs, f"share/doc/kerf has {docs}")
+    expect(docs == {"README.md", "LICENSE"}, f"share/doc/kerf has {docs}")
 
 
 def symbols(place):
@@ -153,13 +158,15 @@ def clang(place):
 
 
 def pkg_config(place, prefix=None):
-    prefix = prefix or place.prefix
-    libraries = lib_dir(prefix)
     folder = place.empty("pkg_config")
+    if prefix is None:  # moved, and to where a name has a space
+        prefix = folder / "moved prefix"
+        shutil.copytree(place.prefix, prefix, symlinks=True)
+    libraries = lib_dir(prefix)
     env = {"PKG_CONFIG_PATH": str(libraries / "pkgconfig")}
 
-    def ask(*options):
-        return run("pkg-config", *options, "kerf", env=env).split()
+    def ask(*options):  # as a shell's eval reads it
+        return shlex.split(run("pkg-config", *options, "kerf", env=env))
 
     run("c++", *STRICT, HERE / "main.cc", *ask("--cflags", "--libs"), f"-Wl,-rpath,{libraries}", "-o", folder / "shared")
     expect(linked(folder / "shared"), "the consumer is not linked to libkerf.so")
@@ -173,18 +180,29 @@ def pkg_config(place, prefix=None):
 
 
 def mismatch(place):
-    """Headers of another version are found when a program is linked."""
+    """Headers of another version are found when a program is linked, by one that takes away what is unused too."""
     folder = place.empty("mismatch")
+    (folder / "unused.cc").write_text("#include <kerf/kerf.h>\nint main() {}\n")
     shutil.copytree(place.prefix / "include", folder / "include")
     header = folder / "include/kerf/base/version.h"
     text = header.read_text()
     other = re.sub(r"namespace v\d+_\d+ ", "namespace v9_9 ", text)
     expect(other != text, "version.h names no version")
     header.write_text(other)
-    for library in ("libkerf.a", "libkerf.so"):
-        said = run("c++", "-std=c++20", "-I", folder / "include", HERE / "main.cc",
-                   lib_dir(place.prefix) / library, "-o", folder / "program", fails=True)
-        expect("kerf::v9_9::library_of_these_headers" in said, f"{library}: the linker says something else:\n{said}")
+    for compiler in filter(shutil.which, ("c++", "clang++-16")):
+        for options, source in ([], HERE / "main.cc"), (COLLECTED, folder / "unused.cc"):
+            run(compiler, "-std=c++20", *options, "-I", folder / "include", "-c", source, "-o", folder / "program.o")
+            for library in ("libkerf.a", "libkerf.so"):
+                said = run(compiler, *options, folder / "program.o", lib_dir(place.prefix) / library, "-o",
+                           folder / "program", fails=True)
+                expect("kerf::v9_9::library_of_these_headers" in said,
+                       f"{compiler}, {options}, {library}: the linker says something else:\n{said}")
+        # Its own headers link, and the program is one of the library's even where it uses nothing of it.
+        run(compiler, "-std=c++20", *COLLECTED, "-I", place.prefix / "include", folder / "unused.cc",
+            lib_dir(place.prefix) / "libkerf.so", "-Wl,--as-needed", f"-Wl,-rpath,{lib_dir(place.prefix)}", "-o",
+            folder / "program")
+        expect(linked(folder / "program"), f"{compiler}: the program is not linked to libkerf.so")
+        run(folder / "program")
 
 
 def refused(place):
@@ -203,7 +221,7 @@ def refused(place):
 def examples(place):
     """The ladder as it is installed, against what is installed."""
     folder = consumer(place, "examples", f"-DCMAKE_PREFIX_PATH={place.prefix}",
-                      "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Werror", "-DCMAKE_BUILD_TYPE=Plain",
+                      f"-DCMAKE_CXX_FLAGS={' '.join(WARNINGS)}", "-DCMAKE_BUILD_TYPE=Plain",
                       source=place.prefix / "share/doc/libkerf-dev/examples", target="all")
     print(run("ctest", "--test-dir", folder, "--output-on-failure"))
 
@@ -228,6 +246,13 @@ def readme(place):
 def add_subdirectory(place):
     options = [f"-D{name}={place.cache(name)}" for name in
                ("CMAKE_CXX_COMPILER_LAUNCHER", "CMAKE_BUILD_TYPE", "KERF_MPI", "KERF_PORTABLE", "KERF_WERROR")]
+    # A project without a build type is told what that makes of the library; any that it has chosen is taken.
+    words = "CMAKE_BUILD_TYPE is empty"
+    for i, (chosen, told) in enumerate(((["-DCMAKE_BUILD_TYPE="], True), (["-DCMAKE_BUILD_TYPE=Debug"], False),
+                                        (["-DCMAKE_BUILD_TYPE=", "-DCMAKE_CXX_FLAGS=-g -O2"], False))):
+        said = run("cmake", "-G", "Ninja", "-S", HERE / "add_subdirectory", "-B", place.empty("build_type") / str(i),
+                   f"-DKERF_SOURCE={SOURCE}", *options, *chosen)
+        expect((words in said) == told, f"{chosen}: {'no' if told else 'a'} '{words}' in:\n{said}")
     folder = consumer(place, "add_subdirectory", f"-DKERF_SOURCE={SOURCE}", *options, source=HERE / "add_subdirectory")
     expect(not linked(folder / "consumer"), "the consumer is linked to libkerf.so")
     check_said(place, run(folder / "consumer"), place.prefix)
@@ -255,6 +280,10 @@ def debian(place):
     for package in packages:
         expect(field(package, "Version") == f"{version}-1", f"{package}: version {field(package, 'Version')}")
         expect("kerf developers" in field(package, "Maintainer"), f"{package}: {field(package, 'Maintainer')}")
+        docs = root / "usr/share/doc" / package
+        expect("License: Apache-2.0" in (docs / "copyright").read_text(), f"{package}: its copyright names no licence")
+        changes = gzip.decompress((docs / "changelog.Debian.gz").read_bytes()).decode()
+        expect(changes.startswith(f"kerf ({version}-1) "), f"the changelog has nothing of {version}-1:\n{changes[:200]}")
     depends = field("kerf", "Depends")
     parts = ["libc6", "libstdc++6", "libfmt9", "libre2-9"]
     if place.cache("KERF_PORTABLE") != "ON":
