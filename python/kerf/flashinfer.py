@@ -60,6 +60,11 @@ def _torch(name: str, array: Any, dtype: str | None = None) -> Any:
     return array
 
 
+def _beside(weights: Any, scalars: Any) -> Any:
+    """Scalars, which kerf has on the host, on the device of the weights, where the op reads them: a copy of n numbers."""
+    return scalars.to(weights.device) if getattr(weights, "is_cuda", False) and not scalars.is_cuda else scalars
+
+
 def _dtype(array: Any) -> str:
     return str(getattr(array, "dtype", type(array).__name__)).removeprefix("torch.")
 
@@ -92,14 +97,18 @@ def _weights(name: str, experts: Any) -> dict[str, Any]:
         if not hasattr(experts, attribute):
             raise errors.UsageError(f"{name} is {described(experts)}, without {attribute}: wanted kerf.Nvfp4Experts")
     n, rows, _ = _sizes("gemm1_weights", experts.w13, ("uint8",), 3)
+    scalars = {
+        "output1_scale_scalar": experts.g1_scale_c,
+        "output1_scale_gate_scalar": experts.g1_alphas,
+        "output2_scale_scalar": experts.g2_alphas,
+    }
+    weights = _torch("gemm1_weights", experts.w13)
     return {
-        "gemm1_weights": _torch("gemm1_weights", experts.w13),
+        "gemm1_weights": weights,
         "gemm1_weights_scale": _torch("gemm1_weights_scale", experts.w13_sf, "float8_e4m3fn"),
         "gemm2_weights": _torch("gemm2_weights", experts.w2),
         "gemm2_weights_scale": _torch("gemm2_weights_scale", experts.w2_sf, "float8_e4m3fn"),
-        "output1_scale_scalar": _torch("output1_scale_scalar", experts.g1_scale_c),
-        "output1_scale_gate_scalar": _torch("output1_scale_gate_scalar", experts.g1_alphas),
-        "output2_scale_scalar": _torch("output2_scale_scalar", experts.g2_alphas),
+        **{name: _beside(weights, _torch(name, array)) for name, array in scalars.items()},
         "intermediate_size": rows // 2,
         "local_expert_offset": experts.first_expert,
         "local_num_experts": n,

@@ -16,7 +16,8 @@ struct Interpreter {
   std::atomic<bool> ends{false};
   std::atomic<std::thread::id> ender;
   std::atomic<int> coming{0};  // threads on their way to the lock
-  pid_t process = 0;           // that made the module
+  std::atomic<bool> watched{false};
+  pid_t process = 0;  // that made the module
 };
 
 Interpreter& interpreter() {
@@ -51,6 +52,9 @@ void end() {
 }  // namespace
 
 void watch_the_interpreter() {
+  if (interpreter().watched.exchange(true))
+    throw nb::import_error(
+        "kerf is loaded in this process already: it cannot be loaded twice, nor in a second interpreter");
   interpreter().process = getpid();
   nb::module_::import_("atexit").attr("register")(nb::cpp_function(end));
   // The parent's other threads, who may have been on their way, are not in the child.

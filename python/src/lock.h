@@ -7,7 +7,8 @@
 
 namespace kerf::python {
 
-// Called once, when the module is made: from then on its end is known, and that of forked children.
+// Called when the module is made: from then on its end is known, and that of forked children. ImportError the
+// second time, in whatever interpreter: the module's types are the process's.
 void watch_the_interpreter();
 // Whether this process is a fork of the one that made the module: threads of the library are not in it, so
 // that nothing may wait for them.

@@ -300,6 +300,10 @@ def test_tensors_of_a_runtime_lie_where_its_experts_do(checkpoint, device_runtim
         with pytest.raises((BufferError, TypeError, RuntimeError)):
             memoryview(array)
     assert torch.from_dlpack(mine.w13).is_cuda
+    arguments = kerf.flashinfer.nvfp4_arguments(mine, num_experts=E, top_k=K)
+    tensors = [a for a in arguments.values() if isinstance(a, torch.Tensor)]
+    assert len(tensors) >= 7 and all(t.is_cuda for t in tensors)
+    assert arguments["gemm2_weights_scale"].dtype == torch.float8_e4m3fn
     again = kerf.Runtime.adopt([kerf.StockLayer(1, mine, top_k=K)], experts=E, top_k=K, backend="cuda")
     assert np.array_equal(bits(again.execute(1, **on_gpu(made(3)))), bits(host_runtime.execute(1, **made(3))))
 

@@ -96,6 +96,40 @@ print("ended")
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
 
 
+def test_a_second_load_is_refused() -> None:
+    done = run(
+        """
+import sys, kerf
+for name in [name for name in sys.modules if name.split(".")[0] == "kerf"]:
+    del sys.modules[name]
+try:
+    import kerf as again
+except ImportError as error:
+    print(error)
+kerf.Group.local(1)[0].barrier()
+"""
+    )
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert done.stdout.startswith("kerf is loaded in this process already: it cannot be loaded twice")
+
+
+def test_another_interpreter_is_refused() -> None:
+    interpreters = pytest.importorskip("_xxsubinterpreters", reason="this Python has no subinterpreters")
+    assert interpreters is not None
+    done = run(
+        """
+import _xxsubinterpreters as interpreters, kerf
+try:
+    interpreters.run_string(interpreters.create(), "import kerf")
+except interpreters.RunFailedError as error:
+    print(error)
+kerf.Group.local(1)[0].barrier()
+"""
+    )
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert "nor in a second interpreter" in done.stdout
+
+
 def test_a_forked_child_ends(checkpoint) -> None:
     done = run(
         """
