@@ -46,6 +46,17 @@ def bits(array) -> np.ndarray:
     return np.asarray(array)
 
 
+def follows(graph, inputs, out, host_runtime) -> None:
+    """Replays have the host's bits of whatever a step's inputs are then."""
+    for seed in (1, 2, 3):
+        new = made(2, seed=seed)
+        for name, array in on_gpu(new).items():
+            inputs[name].copy_(array)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert np.array_equal(bits(out), bits(host_runtime.execute(1, **new))), seed
+
+
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_a_step_has_the_hosts_bits(device_runtime, host_runtime, tokens: int) -> None:
     wanted = bits(host_runtime.execute(1, **made(tokens)))
@@ -100,13 +111,7 @@ def test_a_captured_step_follows_its_inputs(device_runtime, host_runtime) -> Non
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    for seed in (1, 2, 3):
-        new = made(2, seed=seed)
-        for name, array in on_gpu(new).items():
-            inputs[name].copy_(array)
-        graph.replay()
-        torch.cuda.synchronize()
-        assert np.array_equal(bits(out), bits(host_runtime.execute(1, **new))), seed
+    follows(graph, inputs, out, host_runtime)
 
 
 def test_a_bound_step_allocates_no_device_memory(device_runtime) -> None:
@@ -219,13 +224,7 @@ def test_halves_are_captured_on_the_current_stream(device_runtime, host_runtime)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         device_runtime.tail(device_runtime.routed_experts(1, **inputs), out=out)
-    for seed in (4, 5):
-        new = made(2, seed=seed)
-        for name, array in on_gpu(new).items():
-            inputs[name].copy_(array)
-        graph.replay()
-        torch.cuda.synchronize()
-        assert np.array_equal(bits(out), bits(host_runtime.execute(1, **new))), seed
+    follows(graph, inputs, out, host_runtime)
 
 
 def test_ranks_on_streams_of_their_own(checkpoint) -> None:
