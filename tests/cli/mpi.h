@@ -7,6 +7,7 @@
 
 #include "kerf/comm/mpi.h"
 #include "tests/cli/program.h"
+#include "tests/support/mpi_environment.h"
 
 namespace kerf::test {
 
@@ -16,11 +17,10 @@ struct Part {
   Words command;
 };
 
-// Root may run it, and ranks share cores. What does not end is ended: timeout's code is 124, or 137.
+// What does not end is ended: timeout's code is 124, or 137.
 inline Ran run_parts(const std::vector<Part>& parts, Words environment = {}, const Words& options = {},
                      int longest_seconds = 120) {
-  environment = environment + Words{"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                                    "OMPI_MCA_rmaps_base_oversubscribe=1"};
+  environment = environment + mpi_environment();
   Words all = Words{"-k", "5", std::to_string(longest_seconds), mpirun_path} + options;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (i > 0) all.emplace_back(":");

@@ -14,8 +14,7 @@ class TwoHosts : public MpiTest {
     return run_executable(
         "/bin/bash",
         Words{std::string(source_folder) + "/tests/cli/two_hosts.sh", mpirun_path, "2"} + command,
-        {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-         "OMPI_MCA_rmaps_base_oversubscribe=1"});
+        mpi_environment());
   }
   void expect_local_bits(const Ran& ran, const Words& more) {
     ASSERT_EQ(ran.code, 0) << ran.err;

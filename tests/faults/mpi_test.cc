@@ -13,6 +13,7 @@
 #include "tests/faults/processes.h"
 #include "tests/faults/spoilt.h"
 #include "tests/faults/times.h"
+#include "tests/support/mpi_environment.h"
 #include "tests/support/paths.h"
 
 namespace kerf::test {
@@ -43,8 +44,7 @@ class MpiFault : public testing::Test {
   // Ranks 0, 1 and 3 of one command, rank 2 of another.
   static Timed run(const Words& command, const Words& odd, std::chrono::seconds longest = 60s,
                    Words environment = {}) {
-    environment = environment + Words{"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                                      "OMPI_MCA_rmaps_base_oversubscribe=1"};
+    environment = environment + mpi_environment();
     return timed(Words{mpirun_path, "-np", "2"} + command + Words{":", "-np", "1"} + odd +
                      Words{":", "-np", "1"} + command,
                  environment, longest);
@@ -187,9 +187,7 @@ TEST_F(MpiFault, TheCacheCannotBeWritten) {
     // Shared memory of ranks is made of files, too: these go by sockets.
     const Timed ran =
         timed(Words{mpirun_path, "-np", "1", "/bin/sh", "-c", limited, ":", "-np", "3"} + command,
-              {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-               "OMPI_MCA_rmaps_base_oversubscribe=1", "OMPI_MCA_btl=self,tcp"},
-              60s);
+              mpi_environment() + Words{"OMPI_MCA_btl=self,tcp"}, 60s);
     EXPECT_EQ(ran.code, 0) << ran.err;
     EXPECT_NE(ran.err.find("the tactic cache is not written: " + cache + ": cannot write it: "),
               std::string::npos)

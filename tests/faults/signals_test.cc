@@ -11,6 +11,7 @@
 #include "tests/decode/synthetic.h"
 #include "tests/faults/processes.h"
 #include "tests/faults/times.h"
+#include "tests/support/mpi_environment.h"
 #include "tests/support/paths.h"
 
 namespace kerf::test {
@@ -40,10 +41,7 @@ class Interrupted : public testing::TestWithParam<bool> {
     if (!GetParam()) return decode + Words{"--ranks", "4"};
     return Words{mpirun_path, "-np", "4"} + decode + Words{"--group", "mpi"};
   }
-  static Words environment() {
-    return {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-            "OMPI_MCA_rmaps_base_oversubscribe=1"};
-  }
+  static Words environment() { return mpi_environment(); }
   // It has ended soon, told why, and nothing is left: no process, no file.
   void expect_stopped(const Ran& ran, std::chrono::steady_clock::time_point from,
                       const std::string& message) const {

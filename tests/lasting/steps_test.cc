@@ -9,6 +9,7 @@
 #include "kerf/comm/local.h"
 #include "kerf/comm/mpi.h"
 #include "tests/decode/synthetic.h"
+#include "tests/support/mpi_environment.h"
 #include "tests/support/program.h"
 
 namespace kerf::test {
@@ -46,8 +47,7 @@ void mpi_ranks(std::int64_t steps) {
   const Ran ran = run_executable("/usr/bin/timeout",
                                  {"-k", "5", "1500", mpirun_path, "-np", std::to_string(kRanks),
                                   lasting_rank_path, model().path().string(), std::to_string(steps)},
-                                 {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                                  "OMPI_MCA_rmaps_base_oversubscribe=1"});
+                                 mpi_environment());
   ASSERT_EQ(ran.code, 0) << ran.err;
   std::printf("%s", ran.out.c_str());
   const std::regex line(
