@@ -75,7 +75,7 @@ def _report(command: str, *paths: Path, log: Log | None, **options: Any) -> Repo
 def env() -> Report:
     """Versions, backends, groups, what this build lacks and why, ``KERF_*`` variables: ``kerf env --json``.
 
-    Raises UsageError for a ``KERF_*`` variable that makes no sense.
+    ``KERF_*`` variables are shown as they are, also what a start would refuse. Raises nothing for them.
     """
     return _report("env", log=None)
 
@@ -175,7 +175,7 @@ def decode(
     """The main job on ranks that are threads of this process: build, reshard, probe, and measured steps.
 
     ``mode``: "ep", "tp" or "both" (left out: both, as far as there is anything to cut). ``batch``: tokens of
-    the steps. ``seconds``: about how long each mode and batch is measured. Times of steps are in microseconds a
+    the steps. ``seconds``: the longest that each mode and batch is measured, roughly. Times of steps are in microseconds a
     layer; ``output_sha256`` digests the outputs that ``seed`` gives.
 
     Raises UsageError for options that make no sense or are not together, CheckpointError for damaged files,

@@ -55,7 +55,7 @@ def _torch(name: str, array: Any, dtype: str | None = None) -> Any:
             array = torch.from_dlpack(array)
         except (TypeError, AttributeError, BufferError, RuntimeError) as error:
             raise errors.UsageError(f"{name} is {described(array)}, wanted an array that torch takes: {error}") from error
-    if dtype is not None and array.dtype != getattr(torch, dtype) and array.element_size() == 1:
+    if dtype is not None and array.dtype == torch.uint8:
         array = array.view(getattr(torch, dtype))
     return array
 

@@ -35,7 +35,7 @@ def run_ranks(ranks: int, body: Callable[[Group], Result], *, timeout: float = 6
             results[rank] = body(group)
         except BaseException as error:  # of a thread: raised again below
             raised[rank] = error
-            why = str(error) or type(error).__name__
+            why = _words(error)
         finally:
             group.close(why)
 
@@ -63,10 +63,17 @@ def run_ranks(ranks: int, body: Callable[[Group], Result], *, timeout: float = 6
     return results  # type: ignore[return-value]
 
 
+def _words(error: BaseException) -> str:
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # of its own __str__
+        return type(error).__name__
+
+
 def _end_mpi() -> None:
     error = getattr(sys, "last_value", None)
     if _mpi is not None:
-        _mpi.close(None if error is None else (str(error) or type(error).__name__))
+        _mpi.close(None if error is None else _words(error))
 
 
 def mpi(*, timeout: float = 60.0) -> Group:

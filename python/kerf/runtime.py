@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kerf import _kerf, _streams
+from kerf import _kerf, _streams, errors
+from kerf._arrays import described
 from kerf._arrays import empty_like as _empty_like
 from kerf._kerf import Checkpoint, Group, Router, Step, StepPlan, Unfinalized
 from kerf.commands import Path
 from kerf.experts import Bf16Experts, Nvfp4Experts, Tensor
 
-#: An engine's own all-reduce: its backend's name, and ``sum(mine, to)`` on bfloat16 arrays, collective.
+#: An engine's own all-reduce: its backend's name, and ``sum(mine, to)`` on bfloat16 arrays, collective. The arrays are
+#: lent for the call: what is kept longer is to be copied.
 AllReduce = tuple[str, Callable[[Any, Any], None]]
 
 
@@ -271,8 +273,8 @@ class Runtime:
         """
         rows = x if x is not None else a
         if out is None:
-            shape = getattr(rows, "shape", None)
-            if shape is not None and layer in self._hidden:
+            shape = getattr(rows, "shape", ())
+            if len(shape) == 2 and layer in self._hidden:
                 out = _empty_like(rows, (shape[0], self._hidden[layer]))
         if self._copies(rows):
             arrays = map(_streams.to_host, (x, a, a_sf, ids, weights, logits, bias))
@@ -323,8 +325,8 @@ class Runtime:
         """
         if out is None:
             rows = x if x is not None else a
-            shape = getattr(rows, "shape", None)
-            if shape is not None and layer in self._hidden and not _streams.on_cuda(rows):
+            shape = getattr(rows, "shape", ())
+            if len(shape) == 2 and layer in self._hidden and not _streams.on_cuda(rows):
                 out = _empty_like(rows, (shape[0], self._hidden[layer]))
         return self.resident.execute_unprepared(layer, x, a, a_sf, ids, weights, logits, bias, out)
 
@@ -388,6 +390,8 @@ class Runtime:
         array of the kind that the step's rows had. Raises UsageError for rows of another runtime, rows that a later step
         has overwritten, and an ``out`` that does not fit; PeerError where a rank does not come.
         """
+        if not isinstance(rows, Unfinalized):
+            raise errors.UsageError(f"rows is {described(rows)}, wanted kerf.Unfinalized")
         if not rows.on_device:
             return self.resident.tail(rows, out)
         if out is None:
@@ -418,6 +422,8 @@ class Runtime:
         for a checkpoint without ``layer``.
         """
         if isinstance(source, StockLayer):
+            if layer is not None and layer != source.index:
+                raise errors.UsageError(f"layer is {layer}, the source's index {source.index}")
             return self.resident.refill_with(source)
         if layer is None:
             raise TypeError("refill from a checkpoint wants a layer")

@@ -39,6 +39,8 @@ def from_torch(process_group: Any = None, *, rank_order: bool = True, checked: b
             raise RuntimeError("this group has been closed")
         return held[0]
 
+    # Newer releases have another name for the first of these, and warn of it.
+    gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
     on_host = "gloo" in str(dist.get_backend(group)) or "mpi" in str(dist.get_backend(group))
 
     def there(tensor: Any) -> Any:
@@ -47,7 +49,7 @@ def from_torch(process_group: Any = None, *, rank_order: bool = True, checked: b
     def all_gather(mine: Any, everything: Any, what: str) -> None:
         to = torch.from_dlpack(everything)
         received = to if on_host else torch.empty_like(to, device="cuda")
-        dist.all_gather_into_tensor(received, there(torch.from_dlpack(mine)), group=its())
+        gather(received, there(torch.from_dlpack(mine)), group=its())
         if received is not to:
             to.copy_(received)
 

@@ -242,7 +242,10 @@ std::array<PyType_Slot, 3> array_slots = {{
 
 Array empty(const std::vector<std::int64_t>& shape, const std::string& dtype) {
   for (const Known& k : known)
-    if (dtype == k.name) return {k.dtype, tensor::Shape(std::span<const std::int64_t>(shape))};
+    if (dtype == k.name) {
+      const Unlocked released;
+      return {k.dtype, tensor::Shape(std::span<const std::int64_t>(shape))};
+    }
   std::vector<std::string_view> names;
   for (const Known& k : known) names.emplace_back(k.name);
   throw Error(ErrorKind::usage,
@@ -301,11 +304,16 @@ void bind_arrays(nb::module_& m) {
           "tobytes",
           [](const Array& a) {
             const auto& bytes = a.view().bytes;
+            const nb::object out =
+                nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes.size())));
+            if (!out.is_valid()) throw nb::python_error();
+            char* const to = PyBytes_AS_STRING(out.ptr());
+            const Unlocked released;
             if (a.device() == host_memory)
-              return nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-            std::string copy(bytes.size(), '\0');
-            cuda::copy(copy.data(), bytes.data(), bytes.size());
-            return nb::bytes(copy.data(), copy.size());
+              std::copy(bytes.begin(), bytes.end(), reinterpret_cast<std::byte*>(to));
+            else
+              cuda::copy(to, bytes.data(), bytes.size());
+            return nb::borrow<nb::bytes>(out);
           },
           "A copy of its bytes. Of a device's array: of what is there when the work on it is done.")
       .def(

@@ -146,7 +146,11 @@ Routed routed(nb::handle rows, nb::handle map, const char* rows_name, const char
 nb::tuple route_rows(nb::handle rows, nb::handle map) {
   const Routed r = routed(rows, map, "rows", "permuted_idx");
   const std::int64_t routes = r.out.tokens * r.out.top_k;
-  const expert_tp::RouteRows in_order = expert_tp::route_rows(r.out);
+  expert_tp::RouteRows in_order;
+  {
+    const Unlocked released;
+    in_order = expert_tp::route_rows(r.out);
+  }
   const nb::object out = empty_like(rows, "bfloat16", {routes, r.out.hidden});
   const nb::object local = empty_like(rows, "bool", {routes});
   const Argument out_to(out, {"rows of routes", Dtype::bf16, {routes, r.out.hidden}}, true);

@@ -129,9 +129,15 @@ std::shared_ptr<RankGroup> mpi_group(double timeout) {
       sharers, false);
 }
 
-Verdict reason_of(const std::optional<std::string>& why) {
-  if (!why) return std::nullopt;
-  return Reason{ErrorKind::peer, *why};
+// Whatever it is and says: a rank that leaves must not fail at that.
+Verdict reason_of(nb::handle why) noexcept {
+  if (why.is_none()) return std::nullopt;
+  Reason out{ErrorKind::peer, "it raised what has no words"};
+  (void)attempt([&] {
+    const nb::object bytes = nb::str(why).attr("encode")("utf-8", "backslashreplace");
+    out.text.assign(PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr())));
+  });
+  return out;
 }
 
 }  // namespace
@@ -139,9 +145,20 @@ Verdict reason_of(const std::optional<std::string>& why) {
 RankGroup::Call::Call(const RankGroup& group) : group_(group) {
   // Counted first: whoever closes the group looks afterwards.
   if (group.calls_ != nullptr) ++*group.calls_;
-  if (group.open_) return;
+  std::thread::id nobody;
+  outermost_ = group.inside_.compare_exchange_strong(nobody, std::this_thread::get_id());
+  const bool mine = outermost_ || nobody == std::this_thread::get_id();
+  if (mine && group.open_) return;
+  if (outermost_) group.inside_ = std::thread::id();
   if (group.calls_ != nullptr) --*group.calls_;
   (void)group.get();
+  throw Error(ErrorKind::usage,
+              "another thread is inside a call of this rank's group: one at a time, of all runtimes on it");
+}
+
+RankGroup::Call::~Call() {
+  if (outermost_) group_.inside_ = std::thread::id();
+  if (group_.calls_ != nullptr) --*group_.calls_;
 }
 
 comm::Group& RankGroup::get() const {
@@ -208,8 +225,13 @@ void bind_groups(nb::module_& m) {
           nb::arg("what") = "a barrier", nb::call_guard<Unlocked>(),
           "Waits for all ranks. GroupFailed, which names the missing rank, where one left or is late.")
       .def(
-          "close", [](RankGroup& g, const std::optional<std::string>& why) { g.close(reason_of(why)); },
-          nb::arg("why") = nb::none(), nb::call_guard<Unlocked>(),
+          "close",
+          [](RankGroup& g, nb::handle why) {
+            const Verdict reason = reason_of(why);
+            const Unlocked released;
+            g.close(reason);
+          },
+          nb::arg("why") = nb::none(), nb::sig("def close(self, why: str | None = None) -> None"),
           "Leaves the group; ranks that wait are told why. A runtime that was built with it is of no more "
           "use.")
       .def(
@@ -218,8 +240,7 @@ void bind_groups(nb::module_& m) {
       .def(
           "__exit__",
           [](RankGroup& g, nb::handle type, nb::handle value, nb::handle /*trace*/) {
-            Verdict why;
-            if (!type.is_none()) why = Reason{ErrorKind::peer, nb::cast<std::string>(nb::str(value))};
+            const Verdict why = type.is_none() ? Verdict() : reason_of(value.is_none() ? type : value);
             const Unlocked released;
             g.close(why);
           },

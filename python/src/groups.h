@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "kerf/kerf.h"
 #include "src/bind.h"
@@ -36,13 +37,13 @@ class RankGroup {
   RankGroup(RankGroup&&) = delete;
   RankGroup& operator=(RankGroup&&) = delete;
 
-  // One call's time with the group, which does not end meanwhile. Error{usage} once this rank has left.
+  // One call's time with the group, which does not end meanwhile. Error{usage} once this rank has left, and
+  // while another thread is inside a call: a rank makes one at a time. (A call may have others inside, from
+  // callbacks.)
   class Call {
    public:
     explicit Call(const RankGroup& group);
-    ~Call() {
-      if (group_.calls_ != nullptr) --*group_.calls_;
-    }
+    ~Call();
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
     Call(Call&&) = delete;
@@ -52,6 +53,7 @@ class RankGroup {
 
    private:
     const RankGroup& group_;
+    bool outermost_ = false;
   };
 
   // For what outlives a call, which begins with a Call of its own each time. Error{usage} once this rank has
@@ -72,6 +74,7 @@ class RankGroup {
   int local_ranks_;
   bool device_memory_;
   CallsInside* calls_;
+  mutable std::atomic<std::thread::id> inside_{};  // the thread of the call
   std::atomic<bool> open_{true};
 };
 

@@ -52,6 +52,8 @@ void end() {
 }  // namespace
 
 void watch_the_interpreter() {
+  if (PyInterpreterState_Get() != PyInterpreterState_Main())
+    throw nb::import_error("kerf is loaded in the main interpreter alone");
   if (interpreter().watched.exchange(true))
     throw nb::import_error(
         "kerf is loaded in this process already: it cannot be loaded twice, nor in a second interpreter");
@@ -69,7 +71,12 @@ Unlocked::~Unlocked() {
 }
 
 Locked::Locked() : state_{} {
-  come([this] { state_ = PyGILState_Ensure(); });
+  const auto take = [this] { state_ = PyGILState_Ensure(); };
+  // Who has it already (something of Python's is let go of) must not be held with it.
+  if (PyGILState_Check() != 0)
+    take();
+  else
+    come(take);
 }
 
 }  // namespace kerf::python

@@ -87,15 +87,18 @@ nb::dict metadata(nb::handle ids_object, nb::handle weights_object, nb::handle n
   const std::int64_t tile = whole("tile", tile_rows, 1, most_tile);
   const std::int64_t local = given > 0 ? given : experts - offset;
   const routing::MetadataShape shape{ids.size(0), ids.size(1), experts, offset, local, tile};
-  require(routing::check_ids(ids.as<std::int32_t>(), ids.size(1), experts));
   struct Kept {
     tensor::HostMemory memory;
     std::optional<routing::MetadataBuffer> buffer;
   };
   const auto kept = std::make_shared<Kept>();
-  kept->buffer.emplace(kept->memory, routing::metadata_words(shape));
+  {
+    const Unlocked released;
+    require(routing::check_ids(ids.as<std::int32_t>(), ids.size(1), experts));
+    kept->buffer.emplace(kept->memory, routing::metadata_words(shape));
+    routing::write_metadata(shape, ids.as<std::int32_t>(), weights.as<float>(), kept->buffer->view(shape));
+  }
   const routing::Metadata m = kept->buffer->view(shape);
-  routing::write_metadata(shape, ids.as<std::int32_t>(), weights.as<float>(), m);
   const auto words = [&](std::span<std::int32_t> values) {
     return view(Dtype::i32, values, {static_cast<std::int64_t>(values.size())}, kept);
   };

@@ -147,7 +147,8 @@ nb::object tail_step(const SharedRuntime& resident, const Rows& rows, nb::handle
                              exact ? tail::Kind::exact : tail::Kind::fast,
                              to.given() ? to.writable<std::uint16_t>() : std::span<std::uint16_t>());
   }
-  return result(resident, out, ended, rows.out.tokens, rows.out.hidden);
+  if (!out.is_none()) return nb::borrow(out);
+  return nb::cast(Array({Dtype::bf16, shape, std::as_bytes(ended)}, resident));
 }
 
 // The sum of arrays on a device: the engine's own call is handed them as they are; else the device's stack
@@ -234,7 +235,7 @@ void bind_rows(nb::module_& m, nb::class_<Resident>& runtime) {
            none("ids"), none("weights"), none("logits"), none("bias"), none("plan"), none("mode"),
            none("tail"), nb::arg("stream") = 0)
       .def("tail", &tail_step, nb::arg("rows"), none("out"), nb::arg("stream") = 0)
-      .def("all_reduce", &all_reduce, nb::arg("x"), none("out"), nb::arg("stream") = 0);
+      .def("all_reduce", &all_reduce, none("x"), none("out"), nb::arg("stream") = 0);
 }
 
 }  // namespace kerf::python

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <utility>
 
 #include "src/bind.h"
@@ -144,6 +145,14 @@ std::shared_ptr<Resident> adopt(const nb::list& layers, std::int64_t experts, st
   return out;
 }
 
+// The number of which this is the f32 reciprocal: rows that are quantised with it have the step's codes.
+float reciprocal_of(float gs) {
+  const float near = 1.0F / gs;
+  for (const float s : {near, std::nextafter(near, 0.0F), std::nextafter(near, 2 * near)})
+    if (1.0F / s == gs) return s;
+  return near;
+}
+
 nb::dict layer_facts(const decode::Layer& layer) {
   const layout::ExpertsShape whole = layer.ep != nullptr ? layer.ep->shape() : layout::ExpertsShape{};
   nb::dict out;
@@ -158,7 +167,10 @@ nb::dict layer_facts(const decode::Layer& layer) {
   out["expert_tp"] = layer.tp != nullptr;
   out["slice"] = layer.tp != nullptr ? nb::cast(layer.tp->shape().intermediate) : nb::none();
   out["first_expert"] = layer.bound().first_expert();
-  if (layer.kind == checkpoint::ExpertKind::nvfp4) out["input_scale"] = layer.input_scale();
+  if (layer.kind == checkpoint::ExpertKind::nvfp4) {
+    out["a1_gscale"] = layer.input_scale();
+    out["input_scale"] = reciprocal_of(layer.input_scale());
+  }
   return out;
 }
 

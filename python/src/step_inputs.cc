@@ -64,6 +64,7 @@ Inputs inputs_of(const Resident& resident, std::size_t position, const Handed& h
   std::int64_t tokens = any_size;
   if (handed.x.is_none() == handed.a.is_none())
     wants(layer.index, "x, or a and a_sf, wanted: one of the two");
+  if (!handed.x.is_none() && !handed.a_sf.is_none()) wants(layer.index, "a_sf goes with a, not with x");
   if (!handed.x.is_none()) {
     in.x = Argument(handed.x,
                     {.name = "x", .dtype = Dtype::bf16, .shape = {any_size, sizes.hidden}, .device = device});
@@ -133,10 +134,12 @@ decode::StackStep device_step(const Resident& resident, std::size_t position, de
   return {mode, tokens, tail.value_or(resident.get().plan().tail.kind)};
 }
 
-nb::object result(const SharedRuntime& resident, nb::handle out, std::span<const std::uint16_t> rows,
-                  std::int64_t tokens, std::int64_t width) {
+nb::object result(nb::handle out, std::span<const std::uint16_t> rows, std::int64_t tokens,
+                  std::int64_t width) {
   if (!out.is_none()) return nb::borrow(out);
-  return nb::cast(Array({tensor::Dtype::bf16, {tokens, width}, std::as_bytes(rows)}, resident));
+  const Array fresh(tensor::Dtype::bf16, {tokens, width});
+  std::copy(rows.begin(), rows.end(), fresh.writable<std::uint16_t>().begin());
+  return nb::cast(fresh);
 }
 
 }  // namespace kerf::python

@@ -57,9 +57,9 @@ struct StepPlan {
   op::Tactic tactic;
 };
 
-// The array that the caller gave, or a view of the runtime's own buffer.
-nb::object result(const SharedRuntime& resident, nb::handle out, std::span<const std::uint16_t> rows,
-                  std::int64_t tokens, std::int64_t width);
+// The array that the caller gave, which has the rows already, or a new one with them.
+nb::object result(nb::handle out, std::span<const std::uint16_t> rows, std::int64_t tokens,
+                  std::int64_t width);
 
 void bind_rows(nb::module_& m, nb::class_<Resident>& runtime);
 

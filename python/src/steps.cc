@@ -44,7 +44,7 @@ nb::object execute(const SharedRuntime& resident, std::int64_t index, nb::handle
     resident->next();
     rows = resident->get().execute(position, mode, in.step, tail);
   }
-  return result(resident, out, rows, in.step.tokens, sizes_of(resident->get().layers()[position]).hidden);
+  return result(out, rows, in.step.tokens, sizes_of(resident->get().layers()[position]).hidden);
 }
 
 nb::object execute_unprepared(const SharedRuntime& resident, std::int64_t index, nb::handle x, nb::handle a,
@@ -84,7 +84,7 @@ nb::object execute_block(const SharedRuntime& resident, std::int64_t index, nb::
     rows = resident->get().execute_block(position, mode, rows_in.size(0), rows_in.as<std::uint16_t>(), tail);
     if (to.given()) std::copy(rows.begin(), rows.end(), to.writable<std::uint16_t>().begin());
   }
-  return result(resident, out, rows, rows_in.size(0), width);
+  return result(out, rows, rows_in.size(0), width);
 }
 
 std::optional<StepPlan> plan(const Resident& resident, std::int64_t index, std::int64_t tokens,
@@ -151,6 +151,7 @@ Bound bind(const SharedRuntime& resident, std::int64_t index, nb::handle x, nb::
            nb::handle out, nb::handle stream) {
   const std::size_t position = resident->position(index);
   Inputs in = inputs_of(*resident, position, {x, a, a_sf, ids, weights, logits, bias, out}, true);
+  if (out.is_none()) wants(index, "out wanted: a bound step allocates nothing");
   if (!in.device)
     require(decode::refused(resident->get().layers()[position], resident->get().plan(), in.step));
   return {resident,      position,        resident->mode(mode_name), tail_of(tail_name),
@@ -197,10 +198,10 @@ void bind_steps(nb::module_& m, nb::class_<Resident>& runtime) {
            nb::arg("stream") = 0)
       .def("execute_unprepared", &execute_unprepared, nb::arg("layer"), none("x"), none("a"), none("a_sf"),
            none("ids"), none("weights"), none("logits"), none("bias"), none("out"))
-      .def("execute_block", &execute_block, nb::arg("layer"), nb::arg("x"), none("mode"), none("tail"),
+      .def("execute_block", &execute_block, nb::arg("layer"), none("x"), none("mode"), none("tail"),
            none("out"))
       .def("bind", &bind, nb::arg("layer"), none("x"), none("a"), none("a_sf"), none("ids"), none("weights"),
-           none("logits"), none("bias"), none("mode"), none("tail"), nb::arg("out"), none("stream"))
+           none("logits"), none("bias"), none("mode"), none("tail"), none("out"), none("stream"))
       .def("plan", &plan, nb::arg("layer"), nb::arg("tokens"), none("mode"));
 }
 

@@ -204,7 +204,7 @@ def test_quantised_rows_that_the_caller_gives(device_runtime, host_runtime) -> N
     inputs = on_gpu(made(3))
     wanted = bits(host_runtime.execute(1, **made(3)))
     scale = host_runtime.facts["layers"][1]["input_scale"]
-    made_of = kerf.quantize_nvfp4(made(3)["x"], 1 / scale)
+    made_of = kerf.quantize_nvfp4(made(3)["x"], scale)
     a, a_sf = (torch.from_dlpack(t).view(torch.uint8).cuda() for t in (made_of.codes, made_of.scales))
     routes = dict(ids=inputs["ids"], weights=inputs["weights"])
     assert np.array_equal(bits(device_runtime.execute(1, a=a, a_sf=a_sf, **routes, out=torch.empty_like(inputs["x"]))), wanted)

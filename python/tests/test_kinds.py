@@ -74,3 +74,38 @@ def test_rows_of_routes() -> None:
     mine, here = expert_tp.route_rows(kerfs(rows, "bfloat16"), row_map)
     assert isinstance(mine, kerf.Array) and mine.dtype == "bfloat16" and isinstance(here, kerf.Array)
     assert np.array_equal(np.asarray(mine), got) and np.asarray(here).tolist() == [True, False]
+
+
+class OnlyDlpack:
+    """An array that says nothing but what DLPack asks."""
+
+    def __init__(self, array) -> None:
+        self.array = array
+
+    def __dlpack__(self, **words):
+        return self.array.__dlpack__(**words)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_a_result_is_nobodys_buffer(checkpoint) -> None:
+    runtime = kerf.Runtime.build(checkpoint, layers=[1])
+    results = []
+    for seed in (1, 2):
+        inputs = kerf.decode_inputs(1, 2, "nvfp4", experts=16, hidden=256, top_k=4, seed=seed)
+        wanted = runtime.execute(1, **inputs).tobytes()
+        results.append((runtime.execute(1, **{**inputs, "x": OnlyDlpack(inputs["x"])}), wanted))
+    assert results[0][1] != results[1][1]
+    for got, wanted in results:
+        assert got.tobytes() == wanted
+
+
+def test_rows_quantised_with_the_layers_scale_have_the_steps_bits(checkpoint) -> None:
+    runtime = kerf.Runtime.build(checkpoint, layers=[1])
+    inputs = kerf.decode_inputs(1, 3, "nvfp4", experts=16, hidden=256, top_k=4)
+    facts = runtime.facts["layers"][0]
+    a, a_sf, _ = kerf.quantize_nvfp4(inputs["x"], facts["input_scale"])
+    assert abs(facts["input_scale"] * facts["a1_gscale"] - 1) < 1e-6
+    routes = dict(ids=inputs["ids"], weights=inputs["weights"])
+    assert runtime.execute(1, a=a, a_sf=a_sf, **routes).tobytes() == runtime.execute(1, **inputs).tobytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -72,6 +73,43 @@ def test_an_interrupt_ends_all_ranks() -> None:
     assert len(seen) == 3 and any("interrupted (KeyboardInterrupt)" in text for text in seen), seen
 
 
+def test_two_threads_inside_one_ranks_group() -> None:
+    first, second = kerf.Group.local(2)
+    waiting = threading.Thread(target=lambda: first.barrier("the first"))
+    waiting.start()
+    time.sleep(0.2)
+    with pytest.raises(kerf.UsageError, match="another thread is inside a call of this rank's group"):
+        first.barrier("the second")
+    second.barrier("the first")
+    waiting.join()
+    first.close()
+    second.close()
+
+
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("cannot read " + os.fsdecode(b"/no/\xff")), Wordless()])
+def test_a_rank_leaves_whatever_its_error_says(error) -> None:
+    def rank(group: kerf.Group) -> None:
+        if group.rank == 1:
+            raise error
+        group.barrier("a meeting")
+
+    begun = time.monotonic()
+    with pytest.raises(type(error)):
+        kerf.run_ranks(2, rank)
+    groups = kerf.Group.local(2)
+    with pytest.raises(type(error)), groups[1]:
+        raise error
+    assert not groups[1].is_open
+    with pytest.raises(kerf.GroupFailed):
+        groups[0].barrier()
+    assert time.monotonic() - begun < 10
+
+
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60)
 
@@ -92,6 +130,24 @@ for group, other in groups:
 sys.ends_slowly = EndsSlowly()
 print("ended")
 """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
+
+
+@pytest.mark.parametrize("times", range(4))
+def test_the_interpreter_ends_beside_threads_that_let_runtimes_go(checkpoint, times: int) -> None:
+    done = run(
+        """
+import sys, threading, time, kerf
+def build():
+    while True:
+        kerf.Runtime.build(sys.argv[1], log=lambda *words: None)
+for _ in range(4):
+    threading.Thread(target=build, daemon=True).start()
+time.sleep(0.25)
+print("ended")
+""",
+        str(checkpoint),
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
 
@@ -127,7 +183,7 @@ kerf.Group.local(1)[0].barrier()
 """
     )
     assert done.returncode == 0 and done.stderr == "", done.stderr
-    assert "nor in a second interpreter" in done.stdout
+    assert "in the main interpreter alone" in done.stdout
 
 
 def test_a_forked_child_ends(checkpoint) -> None:

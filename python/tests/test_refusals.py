@@ -304,3 +304,18 @@ def test_routing_metadata() -> None:
     ]:
         with pytest.raises(kerf.UsageError, match=words):
             flashinfer.routing_metadata(**{**given, **change})
+
+
+def test_a_step_that_does_not_fit_its_words(checkpoint) -> None:
+    runtime = kerf.Runtime.build(checkpoint, layers=[1], all_reduce_width=64, all_reduce_tps=[1])
+    inputs = kerf.decode_inputs(1, 2, "nvfp4", experts=16, hidden=256, top_k=4)
+    with pytest.raises(kerf.UsageError, match="a_sf goes with a"):
+        runtime.execute(1, **inputs, a_sf=np.zeros((2, 16), np.uint8))
+    with pytest.raises(kerf.UsageError, match="out wanted"):
+        runtime.bind(1, **inputs, out=None)
+    with pytest.raises(kerf.UsageError, match="rows is None"):
+        runtime.tail(None)
+    with pytest.raises(kerf.UsageError, match="x is None"):
+        runtime.all_reduce(None)
+    with pytest.raises(kerf.UsageError, match="layer is 2, the source's index 1"):
+        runtime.refill(kerf.StockLayer(1, runtime.stock(1), top_k=4), 2)

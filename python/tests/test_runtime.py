@@ -131,7 +131,7 @@ def test_quantised_rows_are_what_the_layer_makes_of_x(checkpoint) -> None:
     runtime = kerf.Runtime.build(checkpoint, layers=[1])
     inputs = kerf.decode_inputs(1, 4, "nvfp4", experts=E, hidden=H, top_k=K)
     wanted = np.array(runtime.execute(1, **inputs))
-    gs = np.float32(runtime.facts["layers"][0]["input_scale"])  # what values are multiplied by
+    gs = np.float32(runtime.facts["layers"][0]["a1_gscale"])  # what values are multiplied by
     scale = np.float32(1) / gs
     assert np.float32(1) / scale == gs
     a = kerf.quantize_nvfp4(inputs["x"], float(scale))
