@@ -273,12 +273,13 @@ class Runtime:
         """
         rows = x if x is not None else a
         if out is None:
-            shape = getattr(rows, "shape", ())
+            shape: tuple[int, ...] = getattr(rows, "shape", ())
             if len(shape) == 2 and layer in self._hidden:
                 out = _empty_like(rows, (shape[0], self._hidden[layer]))
         if self._copies(rows):
-            arrays = map(_streams.to_host, (x, a, a_sf, ids, weights, logits, bias))
-            return _copied(self.resident.execute(layer, *arrays, mode, tail, None), out)
+            given = dict(x=x, a=a, a_sf=a_sf, ids=ids, weights=weights, logits=logits, bias=bias)
+            arrays = {name: _streams.to_host(array) for name, array in given.items()}
+            return _copied(self.resident.execute(layer, **arrays, mode=mode, tail=tail, out=None), out)
         stream = _stream_of(rows)
         return self.resident.execute(layer, x, a, a_sf, ids, weights, logits, bias, mode, tail, out, stream)
 
@@ -325,7 +326,7 @@ class Runtime:
         """
         if out is None:
             rows = x if x is not None else a
-            shape = getattr(rows, "shape", ())
+            shape: tuple[int, ...] = getattr(rows, "shape", ())
             if len(shape) == 2 and layer in self._hidden and not _streams.on_cuda(rows):
                 out = _empty_like(rows, (shape[0], self._hidden[layer]))
         return self.resident.execute_unprepared(layer, x, a, a_sf, ids, weights, logits, bias, out)
