@@ -306,8 +306,15 @@ class Stack final : public DeviceStack {
 
   void enqueue_sum(numeric::SumOrder order, const std::uint16_t* mine, std::uint16_t* sum,
                    std::int64_t values, cuda::StreamHandle stream) override {
-    if (values < 0 || values % 8 != 0)
-      fail(ErrorKind::usage, "a device's sum of {} values, wanted a multiple of 8", values);
+    // A kernel that reads all ranks' values goes by one number of them.
+    std::vector<std::int64_t> all = {values};
+    if (group_.size() > 1)
+      all = comm::gathered(group_, std::span<const std::int64_t>(&values, 1), "the values of a sum");
+    for (std::size_t r = 0; r < all.size(); ++r)
+      if (all[r] < 0 || all[r] % 8 != 0 || all[r] != all.front())
+        fail(ErrorKind::usage,
+             "a device's sum of {} values on rank {} and {} on rank 0, wanted equally many, a multiple of 8",
+             all[r], group_.number(static_cast<int>(r)), all.front());
     if (values == 0) return;
     DeviceStepTensors tensors;
     tensors.x = mine;

@@ -394,10 +394,13 @@ TEST_F(DeviceStackOnGpu, SumsOverRanksHaveTheBitsOfTheirOrder) {
                   numeric::sum_bf16(order, 4, [&](int r) { return value(r, i); }))
             << i;
     }
-    const Verdict odd =
-        attempt([&] { stack->enqueue_sum(numeric::SumOrder::rank_order, at, at, 12, stream.handle()); });
-    ASSERT_TRUE(odd);
-    EXPECT_EQ(odd->kind, ErrorKind::usage);
+    // An odd number on all ranks; one that differs on one of them.
+    for (const std::int64_t wrong : {std::int64_t{12}, rank.group.rank() == 2 ? n - 8 : n}) {
+      const Verdict refused =
+          attempt([&] { stack->enqueue_sum(numeric::SumOrder::rank_order, at, at, wrong, stream.handle()); });
+      ASSERT_TRUE(refused);
+      EXPECT_EQ(refused->kind, ErrorKind::usage);
+    }
   });
 }
 
