@@ -308,11 +308,13 @@ void bind_arrays(nb::module_& m) {
                 nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes.size())));
             if (!out.is_valid()) throw nb::python_error();
             char* const to = PyBytes_AS_STRING(out.ptr());
-            const Unlocked released;
-            if (a.device() == host_memory)
-              std::copy(bytes.begin(), bytes.end(), reinterpret_cast<std::byte*>(to));
-            else
-              cuda::copy(to, bytes.data(), bytes.size());
+            {
+              const Unlocked released;
+              if (a.device() == host_memory)
+                std::copy(bytes.begin(), bytes.end(), reinterpret_cast<std::byte*>(to));
+              else
+                cuda::copy(to, bytes.data(), bytes.size());
+            }
             return nb::borrow<nb::bytes>(out);
           },
           "A copy of its bytes. Of a device's array: of what is there when the work on it is done.")

@@ -19,6 +19,9 @@ nb::object empty_like(nb::handle like, const char* dtype, const tensor::Shape& s
 // `out` where the caller gave one, otherwise a new array.
 nb::object out_or_like(nb::handle out, nb::handle like, const char* dtype, const tensor::Shape& shape);
 
+// The most of anything that is counted: experts, layers, widths, tokens.
+inline constexpr std::int64_t most_count = std::int64_t{1} << 30;
+
 // A whole number in [low, high]: Error{usage} that names it, got and wanted. TypeError for what is no whole
 // number.
 std::int64_t whole(const char* name, nb::handle value, std::int64_t low, std::int64_t high);

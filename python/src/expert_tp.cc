@@ -35,11 +35,9 @@ nb::tuple shape_tuple(const tensor::Shape& shape) {
   return nb::tuple(sizes);
 }
 
-constexpr std::int64_t most_experts = std::int64_t{1} << 30;
-
 nb::list final_shapes(nb::handle stock, std::int64_t tp, nb::handle experts) {
   const HeldNvfp4 held = held_nvfp4(stock);
-  const std::int64_t count = whole("num_experts", experts, 1, most_experts);
+  const std::int64_t count = whole("num_experts", experts, 1, most_count);
   nb::list out;
   for (const tensor::Shape& shape : expert_tp::final_shapes(layout::shape_of(held.view), tp, count))
     out.append(shape_tuple(shape));
@@ -98,7 +96,7 @@ Text misplaced(nb::handle stock, nb::handle rank, nb::handle ranks, nb::handle n
   const std::int64_t of = whole("ranks", ranks, 1, std::numeric_limits<int>::max());
   const std::int64_t mine = whole("rank", rank, 0, of - 1);
   return text_of(expert_tp::misplaced(held_nvfp4(stock).view, static_cast<int>(mine), static_cast<int>(of),
-                                      whole("num_experts", num_experts, 1, most_experts)));
+                                      whole("num_experts", num_experts, 1, most_count)));
 }
 
 Text check_global_scales(nb::handle stock, const RankGroup& group) {

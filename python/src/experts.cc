@@ -25,11 +25,9 @@ tensor::TensorView held(nb::handle experts, const char* name, Dtype dtype, bool 
   return keep.back().view();
 }
 
-constexpr std::int64_t most_experts = std::int64_t{1} << 30;
-
 std::int64_t first_expert_of(nb::handle experts) {
   // A placement that does not exist is told of where it is looked at: by rank, with what would be right.
-  return whole_attribute(experts, "first_expert", -most_experts, most_experts);
+  return whole_attribute(experts, "first_expert", -most_count, most_count);
 }
 
 int threads_of(nb::handle threads) {
@@ -170,7 +168,7 @@ std::span<const std::byte> matrix(const Argument& stack, std::int64_t e) {
 // I, or the width that the caller wants it padded to.
 std::int64_t converted_to(std::int64_t intermediate, nb::handle width) {
   if (width.is_none()) return intermediate;
-  const std::int64_t to = whole("width", width, intermediate, std::int64_t{1} << 30);
+  const std::int64_t to = whole("width", width, intermediate, most_count);
   if (to % 64 != 0)
     throw Error(ErrorKind::usage,
                 fmt::format("width is {}, wanted a multiple of 64, {} or more", to, intermediate));
@@ -193,7 +191,7 @@ nb::dict convert_nvfp4(nb::handle gate_object, nb::handle up_object, nb::handle 
   const Argument up_sf(up_sf_object, {"up_sf", Dtype::f8_e4m3, {n, i, h / 16}});
   const Argument down_sf(down_sf_object, {"down_sf", Dtype::f8_e4m3, {n, h, i / 16}});
   const op::Input input = input_named(act);
-  const std::int64_t first = whole("first_expert", first_expert, 0, most_experts);
+  const std::int64_t first = whole("first_expert", first_expert, 0, most_count);
   const std::int64_t to = converted_to(i, width);
   const int workers = threads_of(threads);
   if (input_scale) check_scale("input_scale", *input_scale);
@@ -244,7 +242,7 @@ nb::dict convert_bf16(nb::handle gate_object, nb::handle up_object, nb::handle d
   const std::int64_t h = gate.size(2);
   const Argument up(up_object, {"up", Dtype::bf16, {n, i, h}});
   const Argument down(down_object, {"down", Dtype::bf16, {n, h, i}});
-  const std::int64_t first = whole("first_expert", first_expert, 0, most_experts);
+  const std::int64_t first = whole("first_expert", first_expert, 0, most_count);
   const std::int64_t to = converted_to(i, width);
   const int workers = threads_of(threads);
   auto memory = std::make_shared<ExpertsMemory>(host_memory);

@@ -22,8 +22,6 @@ Array copied(const std::vector<T>& values, Dtype dtype, const tensor::Shape& sha
   return out;
 }
 
-constexpr std::int64_t most_size = std::int64_t{1} << 30;
-
 // What the vectors, their copies and the deck of experts take, so that what there is no room for is refused
 // before it is begun.
 void check_room(std::int64_t tokens, std::int64_t bytes_a_token, std::int64_t experts) {
@@ -39,10 +37,10 @@ void check_room(std::int64_t tokens, std::int64_t bytes_a_token, std::int64_t ex
 nb::dict decode_inputs(nb::handle layer_object, nb::handle tokens_object, const std::string& kind,
                        nb::handle experts_object, nb::handle hidden_object, nb::handle top_k_object,
                        nb::handle seed_object) {
-  const std::int64_t layer = whole("layer", layer_object, 0, most_size);
-  const std::int64_t tokens = whole("tokens", tokens_object, 0, most_size);
-  const std::int64_t experts = whole("experts", experts_object, 1, most_size);
-  const std::int64_t hidden = whole("hidden", hidden_object, 1, most_size);
+  const std::int64_t layer = whole("layer", layer_object, 0, most_count);
+  const std::int64_t tokens = whole("tokens", tokens_object, 0, most_count);
+  const std::int64_t experts = whole("experts", experts_object, 1, most_count);
+  const std::int64_t hidden = whole("hidden", hidden_object, 1, most_count);
   const std::int64_t top_k = whole("top_k", top_k_object, 1, experts);
   const std::uint64_t seed = seed_of(seed_object);
   const bool bf16 = kind == "bf16";

@@ -23,13 +23,10 @@ std::vector<std::string> method_names() {
   return names;
 }
 
-constexpr std::int64_t most_experts = std::int64_t{1} << 30;
 constexpr std::int64_t most_tile = 4096;  // rows; the op's launcher has 8 to 64
 
 // Zeros and what is negative are left to the router's own check, which says what the numbers mean together.
-std::int64_t count(const char* name, nb::handle value) {
-  return whole(name, value, -most_experts, most_experts);
-}
+std::int64_t count(const char* name, nb::handle value) { return whole(name, value, -most_count, most_count); }
 
 routing::Router made(const std::string& method, nb::handle experts, nb::handle top_k, nb::handle n_group,
                      nb::handle topk_group, float routed_scaling, bool norm_topk_prob, float logit_multiplier,
@@ -81,7 +78,7 @@ nb::dict metadata(nb::handle ids_object, nb::handle weights_object, nb::handle n
   if (ids.size(1) < 1)
     throw Error(ErrorKind::usage,
                 fmt::format("ids is {}, wanted at least one route a token", described(ids.view())));
-  const std::int64_t experts = whole("num_experts", num_experts, 1, most_experts);
+  const std::int64_t experts = whole("num_experts", num_experts, 1, most_count);
   const std::int64_t offset = whole("local_expert_offset", local_expert_offset, 0, experts - 1);
   const std::int64_t given = whole("local_num_experts", local_num_experts, 0, experts - offset);
   const std::int64_t tile = whole("tile", tile_rows, 1, most_tile);

@@ -16,8 +16,6 @@ namespace {
 using checkpoint::Checkpoint;
 using tensor::Dtype;
 
-constexpr std::int64_t most_count = std::int64_t{1} << 30;
-
 // Values that the library keeps referring to, one a local expert.
 std::span<const float> gated(nb::handle layer, const char* name, std::vector<Argument>& held) {
   const nb::object values = nb::getattr(layer, name, nb::none());
