@@ -339,9 +339,6 @@ std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions&
   });
   require_same_scales(rank.group, selected, scales);
 
-  std::optional<Uploads> uploads;
-  if (rank.device != nullptr)
-    comm::agreed(rank.group, "preparing the device's uploads", [&] { uploads.emplace(); });
   const std::int64_t count = from.config().experts / rank.group.size();
   std::optional<checkpoint::ReadAhead> ahead;
   if (from.carrier() == nullptr) ahead.emplace(from, selected, count * rank.group.rank(), count);
@@ -349,7 +346,11 @@ std::vector<Layer> build(const checkpoint::Checkpoint& from, const BuildOptions&
   for (const std::int64_t index : selected)
     all_bytes += from.layer(index).expert_bytes() * from.config().experts;
   std::int64_t done_bytes = 0;  // all ranks are taken to be as far as this one
-  if (options.progress) options.progress(0, all_bytes);
+  std::optional<Uploads> uploads;
+  comm::agreed(rank.group, "preparing to load", [&] {
+    if (rank.device != nullptr) uploads.emplace();
+    if (options.progress) options.progress(0, all_bytes);
+  });
   std::vector<Layer> layers;
   layers.reserve(selected.size());
   for (std::size_t i = 0; i < selected.size(); ++i) {

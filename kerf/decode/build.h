@@ -64,7 +64,7 @@ struct BuildOptions {
   op::Input input = op::Input::nvfp4;  // what NVFP4 experts are given; weight-only checkpoints: always bf16
   std::string backend = "cpu";         // op::backend_names()
   // Called on every rank, may be empty: bytes of all ranks' experts in the files, the others as far as this
-  // one; from an export layers.
+  // one; from an export layers. What it throws is agreed on by all.
   std::function<void(std::int64_t done, std::int64_t of)> progress;
   layout::Fit fit = {};     // what may be done about an intermediate width that does not fit
   std::int64_t slices = 1;  // that NVFP4 experts will be cut into: what they are padded for, if they are

@@ -348,8 +348,10 @@ Report run(const checkpoint::Checkpoint& from, const Options& options, const Ran
       for (const tail::Kind tail : options.tails) {
         report.steps.push_back(run_steps(runtime, stack.get(), mode, batch, tail, options,
                                          {config.experts, config.hidden, config.top_k}, rank));
-        if (options.progress && rank.group.rank() == 0)
-          options.progress("decoding", static_cast<std::int64_t>(report.steps.size()), steps);
+        comm::agreed(rank.group, "the progress of measuring", [&] {
+          if (options.progress && rank.group.rank() == 0)
+            options.progress("decoding", std::ssize(report.steps), steps);
+        });
       }
     }
   }

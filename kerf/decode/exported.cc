@@ -315,11 +315,10 @@ std::vector<Layer> load_exported(const checkpoint::Checkpoint& from, const Build
       comm::in_context(fmt::format("layer {}", selected[i]), [&] {
         layers.push_back(load_layer(from, source, scales[i], options, rank, uploads ? &*uploads : nullptr));
       });
+      if (options.progress) options.progress(static_cast<std::int64_t>(i) + 1, std::ssize(selected));
     });
     const Mode mode = layers.back().runs(Mode::ep) ? Mode::ep : Mode::tp;
     times.bytes += layers.back().expert_bytes(mode) * layers.back().experts(mode).shape().experts;
-    if (options.progress)
-      options.progress(static_cast<std::int64_t>(i) + 1, static_cast<std::int64_t>(selected.size()));
   }
   return layers;
 }

@@ -35,7 +35,8 @@
 namespace kerf::decode {
 
 // Called on rank 0 as work goes on: "loading" (in bytes of experts, all ranks'; of an export in layers),
-// "resharding" (in layers), ...; how much is done, and of how much.
+// "resharding" (in layers), ...; how much is done, and of how much. What it throws ends the start on all
+// ranks.
 using Progress = std::function<void(std::string_view stage, std::int64_t done, std::int64_t of)>;
 
 // What build() makes ready; equal on all ranks.

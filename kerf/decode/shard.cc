@@ -63,9 +63,9 @@ ShardReport shard(std::span<Layer> layers, const ShardOptions& options, const Ra
   std::int64_t done = 0;
   const std::int64_t stock = rank.weights().current();
   rank.weights().reset_peak();
+  rank.group.barrier("the first layer's reshard");
   for (Layer& layer : layers) {
     if (layer.kind != checkpoint::ExpertKind::nvfp4) continue;
-    rank.group.barrier("the next layer's reshard");
     {
       const Timing timing(seconds);
       cut(layer, options.backend, rank, options.uneven);
@@ -78,7 +78,9 @@ ShardReport shard(std::span<Layer> layers, const ShardOptions& options, const Ra
     report.probes.push_back({layer.index, value});
     report.min_rel_l2 = std::min(report.min_rel_l2, value);
     report.max_rel_l2 = std::max(report.max_rel_l2, value);
-    if (options.progress) options.progress(++done, report.nvfp4_layers);
+    comm::agreed(rank.group, "the next layer's reshard", [&] {
+      if (options.progress) options.progress(++done, report.nvfp4_layers);
+    });
   }
   const std::int64_t ns =
       comm::all_max(rank.group, static_cast<std::int64_t>(seconds * 1e9), "the reshard's time");

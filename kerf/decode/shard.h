@@ -19,8 +19,9 @@ namespace kerf::decode {
 struct ShardOptions {
   std::string backend = "cpu";
   ProbeOptions probe;
-  std::function<void(std::int64_t done, std::int64_t of)> progress;  // called on every rank, may be empty
-  bool uneven = false;                                               // slices may differ by one tile of 64
+  // Called on every rank, may be empty. What it throws is agreed on by all.
+  std::function<void(std::int64_t done, std::int64_t of)> progress;
+  bool uneven = false;  // slices may differ by one tile of 64
 };
 
 // What the probe found for one layer.

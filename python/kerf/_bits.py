@@ -24,6 +24,11 @@ def bits_of(array: Any, writes: bool) -> Any:
         if array.requires_grad and not writes:
             array = array.detach()
         name = str(array.dtype).removeprefix("torch.")
-        return array.view(getattr(torch, _bits[name])) if name in _bits else array
+        if name not in _bits:
+            return array
+        try:
+            return array.view(getattr(torch, _bits[name]))
+        except RuntimeError:  # a tensor without memory of its own, as sparse ones are
+            return None
     name = getattr(dtype, "name", "")
     return array.view(_bits[name]) if name in _bits else None

@@ -12,7 +12,12 @@ _CUDA = 2  # DLPack's number
 def on_cuda(array: Any) -> bool:
     """Whether the array lies in a CUDA device's memory."""
     device = getattr(array, "__dlpack_device__", None)
-    return device is not None and int(device()[0]) == _CUDA
+    if device is None:
+        return False
+    try:
+        return int(device()[0]) == _CUDA
+    except (BufferError, RuntimeError, ValueError, TypeError):  # a tensor without memory: refused by name where it is taken
+        return False
 
 
 def stream_source(array: Any) -> Callable[[], int]:

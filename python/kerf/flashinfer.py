@@ -20,6 +20,7 @@ from typing import Any
 
 from kerf import _kerf, errors
 from kerf._arrays import described
+from kerf._bits import bits_of
 from kerf.experts import Bf16Experts, Nvfp4Experts, Tensor
 
 #: The op's routing metadata tensors, in its order.
@@ -50,9 +51,13 @@ def _torch(name: str, array: Any, dtype: str | None = None) -> Any:
     torch = sys.modules.get("torch")
     if torch is None or array is None:
         return array
+    given = array
     if not isinstance(array, torch.Tensor):
         try:
-            array = torch.from_dlpack(array)
+            bits = bits_of(array, False)
+            array = torch.from_dlpack(array if bits is None else bits)
+            if bits is not None:
+                array = array.view(getattr(torch, _dtype(given)))
         except (TypeError, AttributeError, BufferError, RuntimeError) as error:
             raise errors.UsageError(f"{name} is {described(array)}, wanted an array that torch takes: {error}") from error
     if dtype is not None and array.dtype == torch.uint8:
@@ -81,8 +86,18 @@ def _sizes(name: str, array: Any, dtypes: tuple[str, ...], rank: int) -> tuple[i
     return shape
 
 
+def _contiguous(array: Any) -> bool:
+    """A torch tensor or a numpy array in one piece; others are taken to be."""
+    if hasattr(array, "is_contiguous"):
+        return bool(array.is_contiguous())
+    flags = getattr(array, "flags", None)
+    return bool(getattr(flags, "c_contiguous", True))
+
+
 def _check(name: str, array: Any, dtypes: tuple[str, ...], wanted: tuple[int, ...]) -> None:
     shape = _sizes(name, array, dtypes, len(wanted))
+    if not _contiguous(array):
+        raise errors.UnsupportedError(f"{name} is {_dtype(array)} {list(shape)} but not contiguous")
     if _dtype(array) not in dtypes or shape != wanted:
         raise errors.UnsupportedError(
             f"{name} is {_dtype(array)} {list(shape)}, wanted {' or '.join(dtypes)} {list(wanted)}"

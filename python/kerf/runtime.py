@@ -131,32 +131,35 @@ class Runtime:
         this rank (0: its share of the cores). ``uneven``, ``pad``: what may be done about a width that does not fit.
         ``all_reduce_width``: the model's width, where ``all_reduce`` is to be a step of its own at the numbers of ranks
         ``all_reduce_tps``; ``all_reduce``: the engine's own.
-        ``log(level, line)`` and ``progress(stage, done, of)`` are called on rank 0.
+        ``log(level, line)`` and ``progress(stage, done, of)`` are called on rank 0. What they raise is raised here: at once
+        if it is ``progress``, at the end if it is ``log``, which is called no more then; the other ranks raise UsageError.
 
         Raises on every rank alike CheckpointError, UnsupportedError, OutOfMemoryError (with the sum, before anything is
         loaded), ProbeError, PeerError, UsageError.
         """
-        if not isinstance(checkpoint, Checkpoint):
-            checkpoint = Checkpoint.open(checkpoint)
-        words = dict(
-            layers=list(layers),
-            expert_tp=expert_tp,
-            ep=ep,
-            tp=tp,
-            act=act,
-            backend=backend,
-            tail=tail,
-            block=block,
-            max_tokens=max_tokens,
-            threads=threads,
-            uneven=uneven,
-            pad=pad,
-            probe_limit=probe_limit,
-            all_reduce_width=all_reduce_width,
-            all_reduce_backend=all_reduce_backend,
-            all_reduce_tps=list(all_reduce_tps),
-        )
-        return cls(_kerf.Runtime.build(checkpoint, group or _alone(), words, log, progress, all_reduce))
+
+        def prepare() -> tuple[Checkpoint, dict[str, Any]]:
+            words = dict(
+                layers=list(layers),
+                expert_tp=expert_tp,
+                ep=ep,
+                tp=tp,
+                act=act,
+                backend=backend,
+                tail=tail,
+                block=block,
+                max_tokens=max_tokens,
+                threads=threads,
+                uneven=uneven,
+                pad=pad,
+                probe_limit=probe_limit,
+                all_reduce_width=all_reduce_width,
+                all_reduce_backend=all_reduce_backend,
+                all_reduce_tps=list(all_reduce_tps),
+            )
+            return _opened(checkpoint), words
+
+        return cls(_kerf.Runtime.build(_rank_of(group), prepare, log, progress, all_reduce))
 
     @classmethod
     def adopt(
@@ -186,21 +189,25 @@ class Runtime:
         ``experts``: E of the model; ``top_k``: K. Steps with logits want ``router`` to be set. Raises on every rank
         alike UnsupportedError and UsageError, each naming its layers.
         """
-        words = dict(
-            expert_tp=expert_tp,
-            ep=ep,
-            tp=tp,
-            backend=backend,
-            tail=tail,
-            max_tokens=max_tokens,
-            threads=threads,
-            uneven=uneven,
-            probe_limit=probe_limit,
-            all_reduce_width=all_reduce_width,
-            all_reduce_backend=all_reduce_backend,
-            all_reduce_tps=list(all_reduce_tps),
-        )
-        return cls(_kerf.Runtime.adopt(list(layers), experts, top_k, group or _alone(), words, log, all_reduce))
+
+        def prepare() -> tuple[list[StockLayer], int, int, dict[str, Any]]:
+            words = dict(
+                expert_tp=expert_tp,
+                ep=ep,
+                tp=tp,
+                backend=backend,
+                tail=tail,
+                max_tokens=max_tokens,
+                threads=threads,
+                uneven=uneven,
+                probe_limit=probe_limit,
+                all_reduce_width=all_reduce_width,
+                all_reduce_backend=all_reduce_backend,
+                all_reduce_tps=list(all_reduce_tps),
+            )
+            return list(layers), experts, top_k, words
+
+        return cls(_kerf.Runtime.adopt(_rank_of(group), prepare, log, all_reduce))
 
     def _copies(self, array: Any) -> bool:
         """Whether an array on a device goes by way of the host: its experts are there, its steps cannot be."""
@@ -422,16 +429,22 @@ class Runtime:
         UsageError for another model, kind or width, CheckpointError, ProbeError, OutOfMemoryError, PeerError; TypeError
         for a checkpoint without ``layer``.
         """
-        if isinstance(source, StockLayer):
-            if layer is not None and layer != source.index:
-                raise errors.UsageError(f"layer is {layer}, the source's index {source.index}")
-            return self.resident.refill_with(source)
-        if layer is None:
-            raise TypeError("refill from a checkpoint wants a layer")
-        if not isinstance(source, Checkpoint):
-            source = Checkpoint.open(source)
-        return self.resident.refill_from(layer, source)
+
+        def prepare() -> tuple[int | None, StockLayer | Checkpoint]:
+            if isinstance(source, StockLayer):
+                if layer is not None and layer != source.index:
+                    raise errors.UsageError(f"layer is {layer}, the source's index {source.index}")
+                return None, source
+            if layer is None:
+                raise TypeError("refill from a checkpoint wants a layer")
+            return layer, _opened(source)
+
+        return self.resident.refill(prepare)
 
 
-def _alone() -> Group:
-    return _kerf.local_groups(1, 60.0)[0]
+def _opened(checkpoint: Checkpoint | Path) -> Checkpoint:
+    return checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint.open(checkpoint)
+
+
+def _rank_of(group: Group | None) -> Group:
+    return _kerf.local_groups(1, 60.0)[0] if group is None else group

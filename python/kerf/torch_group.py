@@ -19,7 +19,8 @@ def from_torch(process_group: Any = None, *, rank_order: bool = True, checked: b
 
     The process group must outlive the group, which lets go of it when it is closed, at the latest when the interpreter
     ends: before that ``destroy_process_group()`` does not end the threads of a group other than the default one. Raises
-    RuntimeError where torch.distributed is not initialised.
+    RuntimeError where torch.distributed is not initialised, and torch's ValueError where this process is not in the process
+    group.
     """
     import atexit
 

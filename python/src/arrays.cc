@@ -7,9 +7,11 @@
 #include <array>
 #include <cstring>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "src/bind.h"
+#include "src/collected.h"
 
 namespace kerf::python {
 
@@ -103,10 +105,20 @@ std::string why_not_handed_over(nb::handle object) {
   return {};
 }
 
+// Of a tensor of torch's whose memory has the numbers with the other sign: DLPack would hand over that.
+bool is_negated(nb::handle object) {
+  if (PyObject_HasAttrString(object.ptr(), "is_neg") == 0) return false;
+  bool negated = false;
+  return nb::try_cast(object.attr("is_neg")(), negated, false) && negated;
+}
+
 // The array, or its bits where its own dtype has no name in DLPack.
 template <typename Handed>
 Handed handed(nb::handle object, const Wanted& wanted, bool writes) {
   Handed array;
+  if (is_negated(object))
+    refuse(wanted,
+           "a view of torch's whose numbers are negated when they are read (resolve_neg() makes them so)");
   if (nb::try_cast<Handed>(object, array, false)) return array;
   if (object.is_none()) refuse(wanted, "None");
   const nb::object bits = nb::module_::import_("kerf._bits").attr("bits_of")(object, writes);
@@ -163,6 +175,7 @@ int device_of(const Handed& array) {
 
 struct Fresh {
   tensor::HostMemory memory;
+  cuda::DeviceMemory device;
   tensor::Tensor tensor;
 };
 
@@ -189,6 +202,30 @@ nb::object exported(nb::handle self) {
   }
   return nb::cast(nb::ndarray<nb::array_api, nb::ro>(array.view().bytes.data(), sizes.size(), sizes.data(),
                                                      self, nullptr, type, kind, number));
+}
+
+Array copy_of(const Array& array) {
+  const tensor::TensorView& view = array.view();
+  const bool host = array.device() == host_memory;
+  auto fresh = std::make_shared<Fresh>();
+  {
+    const Unlocked released;
+    fresh->tensor = tensor::Tensor(host ? static_cast<tensor::Memory&>(fresh->memory) : fresh->device,
+                                   view.dtype, view.shape);
+    const tensor::Copier& copier = host ? tensor::host_copier() : cuda::copier();
+    copier.copy(view.bytes, fresh->tensor.bytes().data());
+  }
+  const tensor::TensorView copied = fresh->tensor.view();
+  return {copied, std::move(fresh), true, array.device()};
+}
+
+nb::object handed_over(nb::handle self, const nb::kwargs& words) {
+  if (!words.contains("copy") || !words["copy"].equal(nb::bool_(true)))
+    return exported(self).attr("__dlpack__")(**words);
+  nb::dict others;
+  for (const auto& [name, value] : words)
+    if (!name.equal(nb::str("copy"))) others[name] = value;
+  return exported(nb::cast(copy_of(nb::cast<const Array&>(self)))).attr("__dlpack__")(**others);
 }
 
 struct BufferShape {
@@ -234,13 +271,22 @@ void release_buffer(PyObject* /*self*/, Py_buffer* buffer) noexcept {
   delete static_cast<BufferShape*>(buffer->internal);
 }
 
-std::array<PyType_Slot, 3> array_slots = {{
+std::array<PyType_Slot, 5> array_slots = {{
+    collected<Array>()[0],
+    collected<Array>()[1],
     {Py_bf_getbuffer, reinterpret_cast<void*>(&get_buffer)},
     {Py_bf_releasebuffer, reinterpret_cast<void*>(&release_buffer)},
     {0, nullptr},
 }};
 
 Array empty(const std::vector<std::int64_t>& shape, const std::string& dtype) {
+  for (const std::int64_t size : shape)
+    if (size < 0)
+      throw Error(ErrorKind::usage,
+                  fmt::format("shape is [{}], wanted sizes from 0 on", fmt::join(shape, ", ")));
+  if (shape.size() > tensor::Shape::max_rank)
+    throw Error(ErrorKind::usage, fmt::format("shape has {} dimensions, wanted at most {}", shape.size(),
+                                              tensor::Shape::max_rank));
   for (const Known& k : known)
     if (dtype == k.name) {
       const Unlocked released;
@@ -285,6 +331,12 @@ Array::Array(tensor::Dtype dtype, const tensor::Shape& shape) : writable_(true) 
 Array::Array(const tensor::TensorView& view, std::shared_ptr<const void> keep, bool writable, int device)
     : view_(view), keep_(std::move(keep)), writable_(writable), device_(device) {}
 
+Array Array::of(const tensor::TensorView& view, nb::object owner, int device) {
+  Array out(view, nullptr, false, device);
+  out.owner_ = std::move(owner);
+  return out;
+}
+
 void bind_arrays(nb::module_& m) {
   nb::class_<Array>(
       m, "Array", nb::type_slots(array_slots.data()),
@@ -318,11 +370,8 @@ void bind_arrays(nb::module_& m) {
             return nb::borrow<nb::bytes>(out);
           },
           "A copy of its bytes. Of a device's array: of what is there when the work on it is done.")
-      .def(
-          "__dlpack__",
-          [](nb::handle self, const nb::kwargs& words) { return exported(self).attr("__dlpack__")(**words); },
-          nb::sig("def __dlpack__(self, **kwargs: typing.Any) -> typing.Any"),
-          "The DLPack protocol's export.")
+      .def("__dlpack__", &handed_over, nb::sig("def __dlpack__(self, **kwargs: typing.Any) -> typing.Any"),
+           "The DLPack protocol's export; with copy=True of a copy, which may be written to.")
       .def(
           "__dlpack_device__", [](nb::handle self) { return exported(self).attr("__dlpack_device__")(); },
           nb::sig("def __dlpack_device__(self) -> tuple[int, int]"),
@@ -333,7 +382,9 @@ void bind_arrays(nb::module_& m) {
         return fmt::format("kerf.Array({}{})", described(a.view()), where);
       });
   m.def("empty", &empty, nb::arg("shape"), nb::arg("dtype"),
-        "An Array of zeros of a shape and dtype (\"bfloat16\", \"float32\", \"uint8\", ...).");
+        "An Array of zeros of a shape and dtype (\"bfloat16\", \"float32\", \"uint8\", ...). Raises "
+        "UsageError for a "
+        "shape or dtype that is none, OutOfMemoryError.");
 }
 
 }  // namespace kerf::python

@@ -73,6 +73,9 @@ class Array {
   Array(const tensor::TensorView& view, std::shared_ptr<const void> keep, bool writable = false,
         int device = host_memory);
 
+  // Memory of what a Python object has, read-only.
+  static Array of(const tensor::TensorView& view, nb::object owner, int device);
+
   [[nodiscard]] const tensor::TensorView& view() const { return view_; }
   [[nodiscard]] bool is_writable() const { return writable_; }
   [[nodiscard]] int device() const { return device_; }
@@ -81,9 +84,21 @@ class Array {
     return {const_cast<T*>(view_.as<T>().data()), view_.as<T>().size()};
   }
 
+  // For the collector of cycles.
+  int show(visitproc visit, void* arg) const {
+    Py_VISIT(owner_.ptr());
+    return 0;
+  }
+  void let_go() {
+    if (!owner_.is_valid()) return;
+    view_ = {};
+    owner_.reset();
+  }
+
  private:
   tensor::TensorView view_;
   std::shared_ptr<const void> keep_;
+  nb::object owner_;
   bool writable_;
   int device_ = host_memory;
 };

@@ -22,14 +22,20 @@ nb::object out_or_like(nb::handle out, nb::handle like, const char* dtype, const
 // The most of anything that is counted: experts, layers, widths, tokens.
 inline constexpr std::int64_t most_count = std::int64_t{1} << 30;
 
+// As Python's own functions take whole numbers: int, and what says that it is one. TypeError for anything
+// else.
+nb::int_ index_number(nb::handle value);
 // A whole number in [low, high]: Error{usage} that names it, got and wanted. TypeError for what is no whole
 // number.
 std::int64_t whole(const char* name, nb::handle value, std::int64_t low, std::int64_t high);
 // A seed, all of 64 bits.
 std::uint64_t seed_of(nb::handle value);
 
-// The same of an object's attribute, for which any value of another type is Error{usage}, too, and so is
-// none.
+// An object's attribute, or none where it has none; what reading it raises otherwise goes on.
+nb::object attribute_of(nb::handle object, const char* name);
+
+// A whole number of an object's attribute, for which any value of another type is Error{usage}, too, and so
+// is none.
 std::int64_t whole_attribute(nb::handle object, const char* name, std::int64_t low, std::int64_t high);
 
 // Collective. Runs `step` on every rank, with the interpreter's lock held, and agrees on what it refused or

@@ -10,6 +10,7 @@
 #include "src/arrays.h"
 #include "src/bind.h"
 #include "src/groups.h"
+#include "src/raised.h"
 
 namespace kerf::python {
 
@@ -19,7 +20,7 @@ using tensor::Dtype;
 using OptionalCall = std::optional<nb::callable>;
 
 // Called from the thread that calls the collective, which does not hold the interpreter's lock. What Python
-// raises ends the group, as text in one line.
+// raises ends the group.
 class Callback {
  public:
   explicit Callback(const nb::callable& call)
@@ -30,16 +31,7 @@ class Callback {
 
   template <typename Make>
   void operator()(Make arguments) const {
-    const Locked lock;
-    std::string raised;
-    try {
-      (*call_)(*arguments());
-      return;
-    } catch (nb::python_error& error) {
-      raised = nb::cast<std::string>(nb::str(nb::type_name(error.type()))) + ": " +
-               nb::cast<std::string>(nb::str(error.value()));
-    }
-    throw std::runtime_error(raised);
+    call_back<std::runtime_error>([&] { (*call_)(*arguments()); });
   }
 
  private:

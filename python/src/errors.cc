@@ -3,9 +3,11 @@
 #include <stdexcept>
 #include <string>
 #include <typeinfo>
+#include <utility>
 
 #include "kerf/kerf.h"
 #include "src/bind.h"
+#include "src/raised.h"
 
 namespace kerf::python {
 
@@ -39,26 +41,35 @@ nb::object text_object(const char* text) {
       PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(std::char_traits<char>::length(text)), "replace"));
 }
 
-void raise(const char* name, const char* text) {
+// `because`: what a callback raised, which this came of; it is raised itself unless a group is gone by it,
+// and where it is no Exception (an interrupt).
+void raise(const char* name, const char* text, nb::object because, bool group_failed = false) {
+  if (because.is_valid() && !(group_failed && PyObject_IsInstance(because.ptr(), PyExc_Exception) == 1)) {
+    PyErr_SetObject(because.type().ptr(), because.ptr());
+    return;
+  }
   const nb::object type = nb::module_::import_("kerf.errors").attr(name);
-  PyErr_SetObject(type.ptr(), text_object(text).ptr());
+  const nb::object error = type(text_object(text));
+  if (because.is_valid()) PyException_SetCause(error.ptr(), because.release().ptr());
+  PyErr_SetObject(type.ptr(), error.ptr());
 }
 
 void translate(const std::exception_ptr& thrown, void* /*unused*/) {
+  nb::object because = take_raised();
   try {
     std::rethrow_exception(thrown);
   } catch (const comm::GroupFailed& error) {
-    raise("GroupFailed", error.what());
+    raise("GroupFailed", error.what(), std::move(because), true);
   } catch (const Error& error) {
-    raise(class_name(error.kind()), error.what());
+    raise(class_name(error.kind()), error.what(), std::move(because));
   } catch (const std::bad_alloc&) {
-    raise("OutOfMemoryError", "out of memory");
+    raise("OutOfMemoryError", "out of memory", std::move(because));
   } catch (const std::length_error&) {
-    raise("OutOfMemoryError", "out of memory: more elements than any memory has");
+    raise("OutOfMemoryError", "out of memory: more elements than any memory has", std::move(because));
   } catch (const std::bad_cast&) {
     // Of an attribute or an item of the caller's. Whoever reads one says which; this is for what nobody
     // thought of.
-    raise("UsageError", "a value is of a type that is not wanted there");
+    raise("UsageError", "a value is of a type that is not wanted there", std::move(because));
   }
 }
 

@@ -44,12 +44,14 @@ nb::list final_shapes(nb::handle stock, std::int64_t tp, nb::handle experts) {
   return out;
 }
 
-nb::dict reshard(nb::handle stock, const RankGroup& group, std::int64_t num_experts, bool uneven) {
+nb::dict reshard(nb::handle stock, const RankGroup& group, nb::handle num_experts, bool uneven) {
   const RankGroup::Call inside(group);
   std::optional<HeldNvfp4> held;
   std::shared_ptr<ExpertsMemory> memory;
+  std::int64_t count = 0;
   agreed(*inside, "taking the stock experts", [&] {
     held = held_nvfp4(stock);
+    count = whole("num_experts", num_experts, 1, most_count);
     memory = std::make_shared<ExpertsMemory>(device_of(*held));
     if (memory->device() != host_memory && !group.moves_device_memory())
       throw Error(
@@ -60,7 +62,7 @@ nb::dict reshard(nb::handle stock, const RankGroup& group, std::int64_t num_expe
   std::optional<layout::Nvfp4Experts> out;
   {
     const Unlocked released;
-    out = expert_tp::reshard(held->view, *inside, num_experts, memory->weights(), uneven, &memory->scalars());
+    out = expert_tp::reshard(held->view, *inside, count, memory->weights(), uneven, &memory->scalars());
   }
   return as_dict(std::move(memory), std::move(*out));
 }
@@ -176,18 +178,23 @@ double probe_rel_l2(nb::handle ep_rows, nb::handle ep_map, nb::handle tp_rows, n
   return expert_tp::probe_rel_l2(ep.out, tp.out, *inside);
 }
 
-double probe(Resident& resident, std::int64_t index, nb::handle tokens, nb::handle seed, double limit) {
-  const decode::ProbeOptions options{whole("tokens", tokens, 1, decode::most_tokens), seed_of(seed), limit};
-  if (!(limit >= 0))
-    throw Error(ErrorKind::usage, fmt::format("limit is {}, wanted a number of at least 0", limit));
-  const Unlocked released;
-  const decode::Layer& layer = resident.get().layers()[resident.position(index)];
-  if (layer.tp == nullptr || layer.ep == nullptr)
-    throw Error(ErrorKind::usage,
-                fmt::format("layer {} has not both whole and sliced experts to compare", index));
+double probe(Resident& resident, nb::handle number, nb::handle tokens, nb::handle seed, double limit) {
   const InUse use(resident);
+  decode::ProbeOptions options;
+  const decode::Layer* layer = nullptr;
+  agreed(resident.group().get(), "preparing a probe", [&] {
+    options = {whole("tokens", tokens, 1, decode::most_tokens), seed_of(seed), limit};
+    if (!(limit >= 0))
+      throw Error(ErrorKind::usage, fmt::format("limit is {}, wanted a number of at least 0", limit));
+    const std::int64_t index = resident.index_of(number);
+    layer = &resident.get().layers()[resident.position(index)];
+    if (layer->tp == nullptr || layer->ep == nullptr)
+      throw Error(ErrorKind::usage,
+                  fmt::format("layer {} has not both whole and sliced experts to compare", index));
+  });
+  const Unlocked released;
   resident.next();
-  return decode::probe(layer, options, resident.rank());
+  return decode::probe(*layer, options, resident.rank());
 }
 
 }  // namespace

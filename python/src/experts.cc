@@ -20,7 +20,7 @@ using tensor::Dtype;
 
 tensor::TensorView held(nb::handle experts, const char* name, Dtype dtype, bool device,
                         std::vector<Argument>& keep) {
-  const nb::object attribute = nb::getattr(experts, name, nb::none());
+  const nb::object attribute = attribute_of(experts, name);
   keep.emplace_back(attribute, Wanted{name, dtype, {}, {}, true, true, device});
   return keep.back().view();
 }

@@ -3,11 +3,13 @@
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include "src/bind.h"
+#include "src/raised.h"
 
 namespace kerf::python {
 
@@ -148,6 +150,7 @@ RankGroup::Call::Call(const RankGroup& group) : group_(group) {
   std::thread::id nobody;
   outermost_ = group.inside_.compare_exchange_strong(nobody, std::this_thread::get_id());
   const bool mine = outermost_ || nobody == std::this_thread::get_id();
+  if (outermost_) forget_raised();
   if (mine && group.open_) return;
   if (outermost_) group.inside_ = std::thread::id();
   if (group.calls_ != nullptr) --*group.calls_;
@@ -157,6 +160,8 @@ RankGroup::Call::Call(const RankGroup& group) : group_(group) {
 }
 
 RankGroup::Call::~Call() {
+  // What its callbacks raised is of use to whoever raises what ends it, and to nobody else.
+  if (outermost_ && std::uncaught_exceptions() == 0) forget_raised();
   if (outermost_) group_.inside_ = std::thread::id();
   if (group_.calls_ != nullptr) --*group_.calls_;
 }
@@ -176,7 +181,9 @@ RankGroup::~RankGroup() {
 
 void RankGroup::close(const Verdict& why) noexcept {
   if (in_forked_child()) return;
-  if (open_.exchange(false)) (void)attempt([&] { leave_(why); });
+  if (!open_.exchange(false)) return;
+  (void)attempt([&] { leave_(why); });
+  forget_raised();
 }
 
 void bind_groups(nb::module_& m) {

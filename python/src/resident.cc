@@ -4,30 +4,24 @@
 #include <algorithm>
 #include <cstring>
 
+#include "src/callers.h"
+#include "src/raised.h"
 #include "src/runtime.h"
 
 namespace kerf::python {
 
 namespace {
 
-Log log_to(std::optional<PythonLog> sink) {
-  if (!sink) return {};
-  // Python's object is copied and let go with its lock alone.
-  const std::shared_ptr<PythonLog> held(new PythonLog(std::move(*sink)), [](PythonLog* log) {
-    const Locked lock;
-    delete log;
-  });
-  return Log([held](LogLevel level, const std::string& line) {
-    const Locked lock;
-    (*held)(level_name(level), line);
-  });
-}
-
 tail::Kind tail_named(const std::string& name) {
   for (const tail::Kind kind : {tail::Kind::fast, tail::Kind::exact})
     if (name == tail::name(kind)) return kind;
   throw Error(ErrorKind::usage, fmt::format("tail is '{}', wanted fast or exact", name));
 }
+
+class ProgressRaised : public Error {
+ public:
+  explicit ProgressRaised(const std::string& words) : Error(ErrorKind::usage, "progress raised " + words) {}
+};
 
 std::vector<float> bias_of(const checkpoint::MoeLayer& layer) {
   const auto view = layer.find(checkpoint::selection_bias_name);
@@ -45,10 +39,17 @@ std::vector<float> bias_of(const checkpoint::MoeLayer& layer) {
   return out;
 }
 
+[[noreturn]] void no_such_layer(const std::string& index, const decode::Runtime& runtime) {
+  std::vector<std::int64_t> there;
+  for (const decode::Layer& layer : runtime.layers()) there.push_back(layer.index);
+  throw Error(ErrorKind::usage, fmt::format("layer is {}, wanted one of {}", index, fmt::join(there, ", ")));
+}
+
 }  // namespace
 
-Resident::Resident(std::shared_ptr<RankGroup> group, const BuildWords& words, std::optional<PythonLog> log)
-    : group_(std::move(group)), options_(words) {
+Resident::Resident(std::shared_ptr<RankGroup> group, const BuildWords& words, const BuildCalls& calls)
+    : group_(std::move(group)), options_(words), log_(shared_log(calls.log)) {
+  bind_engine(calls.all_reduce);
   if (words.threads < 0 || words.threads > most_threads)
     throw Error(ErrorKind::usage,
                 fmt::format("threads is {}, wanted 1 to {} (0: this rank's share of the cores)",
@@ -62,7 +63,11 @@ Resident::Resident(std::shared_ptr<RankGroup> group, const BuildWords& words, st
       words.threads > 0
           ? static_cast<int>(words.threads)
           : threads_per_rank(env_positive("KERF_THREADS", most_threads).value_or(0), group_->local_ranks());
-  rank_.emplace(decode::Rank{all, meter_, Workers(threads), log_to(std::move(log))});
+  // What the log raises does not come in between: whoever called for the build is told at its end.
+  Log log;
+  if (!calls.log.is_none())
+    log = Log([to = log_](LogLevel level, const std::string& line) { (void)(*to)(level, line); });
+  rank_.emplace(decode::Rank{all, meter_, Workers(threads), std::move(log)});
   if (words.backend == "cuda") {
     if (all.size() > 1 && !group_->moves_device_memory())
       throw Error(
@@ -71,9 +76,10 @@ Resident::Resident(std::shared_ptr<RankGroup> group, const BuildWords& words, st
     rank_->device = &device_meter_;
     device_number_ = cuda::current_device();
   }
+  (void)options(nb::none());  // words that are none
 }
 
-decode::RuntimeOptions Resident::options(const std::optional<PythonProgress>& progress) const {
+decode::RuntimeOptions Resident::options(nb::handle progress) const {
   decode::RuntimeOptions out;
   out.build.layers = options_.layers;
   out.build.input = input_named(options_.act);
@@ -89,25 +95,30 @@ decode::RuntimeOptions Resident::options(const std::optional<PythonProgress>& pr
   out.all_reduce.own_step_tps = options_.all_reduce_tps;
   out.all_reduce.backend = options_.all_reduce_backend;
   out.all_reduce.engine = engine_.get();
-  if (progress)
-    out.progress = [&progress](std::string_view stage, std::int64_t done, std::int64_t of) {
-      const Locked lock;
-      (*progress)(std::string(stage), done, of);
+  if (!progress.is_none())
+    out.progress = [progress](std::string_view stage, std::int64_t done, std::int64_t of) {
+      call_back<ProgressRaised>([&] { progress(nb::str(stage.data(), stage.size()), done, of); });
     };
   return out;
 }
 
-void Resident::bind_engine(const EngineSum* engine) {
-  if (engine == nullptr) return;
+void Resident::bind_engine(nb::handle all_reduce) {
+  if (all_reduce.is_none()) return;
+  const auto refuse = [&] {
+    throw Error(ErrorKind::usage,
+                fmt::format("all_reduce is {}, wanted a backend's name and a callable with two arguments",
+                            nb::cast<std::string>(nb::repr(all_reduce))));
+  };
+  std::pair<std::string, nb::callable> given;
+  if (!nb::try_cast(all_reduce, given)) refuse();
   comm::EngineCalls calls;
-  calls.backend = engine->backend;
+  calls.backend = given.first;
   calls.ranks = group_->size();
-  const std::shared_ptr<const nb::callable> sum(new nb::callable(engine->sum), [](const nb::callable* held) {
-    const Locked lock;
-    delete held;
-  });
-  engine_sum_ = sum;
-  calls.sum = [sum](std::span<const std::uint16_t> mine, std::span<std::uint16_t> to) {
+  engine_sum_ = {new nb::object(given.second), [](nb::object* held) {
+                   const Locked lock;
+                   delete held;
+                 }};
+  calls.sum = [sum = engine_sum_](std::span<const std::uint16_t> mine, std::span<std::uint16_t> to) {
     const Locked lock;
     const auto view = [](const std::uint16_t* at, std::size_t size) {
       return tensor::TensorView{tensor::Dtype::bf16,
@@ -119,29 +130,37 @@ void Resident::bind_engine(const EngineSum* engine) {
   engine_ = std::make_unique<comm::EngineAllReduce>(std::move(calls));
 }
 
-void Resident::build(const checkpoint::Checkpoint& from, const std::optional<PythonProgress>& progress,
-                     const EngineSum* engine) {
-  bind_engine(engine);
-  const Unlocked released;
+void Resident::make_grid() {
+  if (!options_.expert_tp) return;
+  const decode::GridShape shape = decode::grid_shape(group_->size(), options_.ep, options_.tp);
+  if (shape.ep == 1 || shape.tp == 1) return;
+  grid_.emplace(group_->get(), static_cast<int>(shape.ep), static_cast<int>(shape.tp));
+  rank_->grid = &*grid_;
+}
+
+void Resident::finish() {
+  // The log is one rank's, and its error is told to all.
+  agreed(group_->get(), "what the log raised", [&] { log_->raise_again(); });
+}
+
+void Resident::build(const checkpoint::Checkpoint& from, nb::handle progress) {
   const RankGroup::Call inside(*group_);
   from_ = from;
-  if (options_.expert_tp) {
-    const decode::GridShape shape = decode::grid_shape(group_->size(), options_.ep, options_.tp);
-    if (shape.ep > 1 && shape.tp > 1) {
-      grid_.emplace(group_->get(), static_cast<int>(shape.ep), static_cast<int>(shape.tp));
-      rank_->grid = &*grid_;
+  {
+    const Unlocked released;
+    make_grid();
+    runtime_.emplace(decode::Runtime::build(*from_, options(progress), *rank_));
+    checkpoint::ModelConfig config = from_->config();
+    for (const decode::Layer& layer : runtime_->layers()) {
+      biases_.emplace_back();
+      if (const Verdict why = attempt([&] { biases_.back() = bias_of(from_->layer(layer.index)); }))
+        no_router_ = why;
+      if (!biases_.back().empty()) config.router.selection_bias = true;
     }
+    if (const Verdict why = attempt([&] { router_ = decode::router_of(config); })) no_router_ = why;
+    make_device_steps();
   }
-  runtime_.emplace(decode::Runtime::build(*from_, options(progress), *rank_));
-  checkpoint::ModelConfig config = from_->config();
-  for (const decode::Layer& layer : runtime_->layers()) {
-    biases_.emplace_back();
-    if (const Verdict why = attempt([&] { biases_.back() = bias_of(from_->layer(layer.index)); }))
-      no_router_ = why;
-    if (!biases_.back().empty()) config.router.selection_bias = true;
-  }
-  if (const Verdict why = attempt([&] { router_ = decode::router_of(config); })) no_router_ = why;
-  make_device_steps();
+  finish();
 }
 
 // All steps that this runtime has, so that none of them allocates.
@@ -173,25 +192,20 @@ void Resident::make_device_steps() {
   }
 }
 
-void Resident::adopt(std::vector<EngineLayer> layers, const decode::ModelSize& model,
-                     const EngineSum* engine) {
-  bind_engine(engine);
+void Resident::adopt(std::vector<EngineLayer> layers, const decode::ModelSize& model) {
+  const RankGroup::Call inside(*group_);
   engine_layers_ = std::move(layers);
   std::vector<decode::StockLayer> stock;
   for (const EngineLayer& layer : engine_layers_) stock.push_back(layer.stock);
   no_router_ = Reason{ErrorKind::usage, "no router was given for an engine's layers: set runtime.router"};
-  const Unlocked released;
-  const RankGroup::Call inside(*group_);
-  if (options_.expert_tp) {
-    const decode::GridShape shape = decode::grid_shape(group_->size(), options_.ep, options_.tp);
-    if (shape.ep > 1 && shape.tp > 1) {
-      grid_.emplace(group_->get(), static_cast<int>(shape.ep), static_cast<int>(shape.tp));
-      rank_->grid = &*grid_;
-    }
+  {
+    const Unlocked released;
+    make_grid();
+    runtime_.emplace(decode::Runtime::adopt(stock, model, options(nb::none()), *rank_));
+    biases_.resize(stock.size());
+    make_device_steps();
   }
-  runtime_.emplace(decode::Runtime::adopt(stock, model, options({}), *rank_));
-  biases_.resize(stock.size());
-  make_device_steps();
+  finish();
 }
 
 decode::RefillReport Resident::refill(std::int64_t layer, const checkpoint::Checkpoint& source) {
@@ -211,14 +225,20 @@ void Resident::keep(std::int64_t layer, EngineLayer source) {
   if (at < engine_layers_.size()) engine_layers_[at] = std::move(source);
 }
 
+std::int64_t Resident::index_of(nb::handle layer) const {
+  std::int64_t index = 0;
+  const nb::int_ number = index_number(layer);
+  if (!nb::try_cast<std::int64_t>(number, index, false))
+    no_such_layer(nb::cast<std::string>(nb::str(number)), *runtime_);
+  return index;
+}
+
 std::size_t Resident::position(std::int64_t layer) const {
   const auto layers = runtime_->layers();
   const auto found =
       std::find_if(layers.begin(), layers.end(), [&](const decode::Layer& l) { return l.index == layer; });
-  if (found != layers.end()) return static_cast<std::size_t>(found - layers.begin());
-  std::vector<std::int64_t> there;
-  for (const decode::Layer& l : layers) there.push_back(l.index);
-  throw Error(ErrorKind::usage, fmt::format("layer is {}, wanted one of {}", layer, fmt::join(there, ", ")));
+  if (found == layers.end()) no_such_layer(std::to_string(layer), *runtime_);
+  return static_cast<std::size_t>(found - layers.begin());
 }
 
 decode::Mode Resident::mode(const std::optional<std::string>& name) const {
@@ -247,6 +267,17 @@ const float* Resident::bias_on_device(std::size_t position) const {
 decode::DeviceStack& Resident::device_steps() const {
   if (stack_ == nullptr) require(no_stack_);
   return *stack_;
+}
+
+int Resident::show(visitproc visit, void* arg) const {
+  Py_VISIT(log_->held().ptr());
+  if (engine_sum_) Py_VISIT(engine_sum_->ptr());
+  return 0;
+}
+
+void Resident::let_go() {
+  log_->held().reset();
+  if (engine_sum_) engine_sum_->reset();
 }
 
 }  // namespace kerf::python

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "src/bind.h"
+#include "src/collected.h"
 #include "src/step_inputs.h"
 
 namespace kerf::python {
@@ -16,7 +17,8 @@ using tensor::Dtype;
 
 // A rank's rows before the tail, in the runtime's own buffers, with the arrays that they refer to.
 struct Rows {
-  SharedRuntime resident;
+  Resident* resident = nullptr;
+  nb::object runtime;  // which keeps it
   std::int64_t layer = 0;
   decode::Mode mode = decode::Mode::ep;
   Inputs inputs;
@@ -28,7 +30,7 @@ struct Rows {
   decode::StackStep device_step{};
 
   void require_there() const {
-    if (step != resident->steps())
+    if (!runtime.is_valid() || step != resident->steps())
       throw Error(
           ErrorKind::usage,
           fmt::format("the rows of layer {} are gone: a later step of this runtime has overwritten them",
@@ -38,10 +40,8 @@ struct Rows {
   [[nodiscard]] Array array(Dtype dtype, const tensor::Shape& shape, const T* values) const {
     require_there();
     const auto bytes = static_cast<std::size_t>(tensor::bytes_of(dtype, shape));
-    return {{dtype, shape, {reinterpret_cast<const std::byte*>(values), bytes}},
-            resident,
-            false,
-            on_device ? resident->device_number() : host_memory};
+    return Array::of({dtype, shape, {reinterpret_cast<const std::byte*>(values), bytes}}, runtime,
+                     on_device ? resident->device_number() : host_memory);
   }
   [[nodiscard]] Array rows() const {
     if (on_device) {
@@ -59,6 +59,14 @@ struct Rows {
     return on_device ? tensor::Shape{on_device->tokens, on_device->top_k}
                      : tensor::Shape{out.tokens, out.top_k};
   }
+  // For the collector of cycles.
+  int show(visitproc visit, void* arg) const {
+    for (const nb::object* object : {&runtime, &given}) Py_VISIT(object->ptr());
+    return 0;
+  }
+  void let_go() {
+    for (nb::object* object : {&runtime, &given}) object->reset();
+  }
   // [T, H] of the result.
   [[nodiscard]] tensor::Shape result() const {
     return on_device ? tensor::Shape{on_device->tokens, on_device->hidden}
@@ -66,20 +74,22 @@ struct Rows {
   }
 };
 
-Rows routed_experts(const SharedRuntime& resident, std::int64_t index, nb::handle x, nb::handle a,
-                    nb::handle a_sf, nb::handle ids, nb::handle weights, nb::handle logits, nb::handle bias,
+Rows routed_experts(Resident& resident, nb::handle layer, nb::handle x, nb::handle a, nb::handle a_sf,
+                    nb::handle ids, nb::handle weights, nb::handle logits, nb::handle bias,
                     const std::optional<StepPlan>& plan, const std::optional<std::string>& mode_name,
                     const std::optional<std::string>& tail_name, std::uintptr_t stream) {
-  const std::size_t position = resident->position(index);
-  Rows rows{resident,
+  const std::int64_t index = resident.index_of(layer);
+  const std::size_t position = resident.position(index);
+  Rows rows{&resident,
+            nb::find(resident),
             index,
-            resident->mode(mode_name),
-            inputs_of(*resident, position, {x, a, a_sf, ids, weights, logits, bias, nb::none()}, true),
+            resident.mode(mode_name),
+            inputs_of(resident, position, {x, a, a_sf, ids, weights, logits, bias, nb::none()}, true),
             nb::borrow(x.is_none() ? a : x),
             {},
             0};
-  const decode::Runtime& runtime = resident->get();
-  const decode::Layer& layer = runtime.layers()[position];
+  const decode::Runtime& runtime = resident.get();
+  const decode::Layer& bound = runtime.layers()[position];
   if (plan && mode_name && plan->mode != rows.mode)
     throw Error(ErrorKind::usage,
                 fmt::format("mode is '{}', the plan is for {} steps", *mode_name, decode::name(plan->mode)));
@@ -93,32 +103,32 @@ Rows routed_experts(const SharedRuntime& resident, std::int64_t index, nb::handl
   const std::optional<tail::Kind> tail = tail_of(tail_name);
   if (rows.inputs.device) {
     const Unlocked released;
-    const InUse use(*resident);
-    rows.device_step = device_step(*resident, position, rows.mode, tail, rows.inputs.step.tokens);
-    rows.step = resident->next();
-    rows.on_device = resident->device_steps().enqueue_experts(position, rows.device_step, *rows.inputs.device,
-                                                              stream_at(stream));
+    const InUse use(resident);
+    rows.device_step = device_step(resident, position, rows.mode, tail, rows.inputs.step.tokens);
+    rows.step = resident.next();
+    rows.on_device = resident.device_steps().enqueue_experts(position, rows.device_step, *rows.inputs.device,
+                                                             stream_at(stream));
   } else {
     const Unlocked released;
-    const InUse use(*resident);
-    if (!layer.runs(rows.mode))
+    const InUse use(resident);
+    if (!bound.runs(rows.mode))
       throw Error(ErrorKind::usage,
                   fmt::format("layer {} has no experts for {} steps", index, decode::name(rows.mode)));
-    require(decode::refused(layer, runtime.plan(), rows.inputs.step));
-    rows.step = resident->next();
-    const Workers& workers = resident->rank().workers;
+    require(decode::refused(bound, runtime.plan(), rows.inputs.step));
+    rows.step = resident.next();
+    const Workers& workers = resident.rank().workers;
     rows.out = plan
-                   ? decode::run_experts(layer, rows.mode, rows.inputs.step, runtime.plan(), workers, tail)
-                   : decode::run_public_op(layer, rows.mode, rows.inputs.step, runtime.plan(), workers, tail);
+                   ? decode::run_experts(bound, rows.mode, rows.inputs.step, runtime.plan(), workers, tail)
+                   : decode::run_public_op(bound, rows.mode, rows.inputs.step, runtime.plan(), workers, tail);
   }
   return rows;
 }
 
-nb::object tail_step(const SharedRuntime& resident, const Rows& rows, nb::handle out, std::uintptr_t stream) {
+nb::object tail_step(Resident& resident, const Rows& rows, nb::handle out, std::uintptr_t stream) {
   rows.require_there();
-  if (rows.resident != resident) throw Error(ErrorKind::usage, "these rows are another runtime's");
-  const std::size_t position = resident->position(rows.layer);
-  const decode::Layer& layer = resident->get().layers()[position];
+  if (rows.resident != &resident) throw Error(ErrorKind::usage, "these rows are another runtime's");
+  const std::size_t position = resident.position(rows.layer);
+  const decode::Layer& layer = resident.get().layers()[position];
   const tensor::Shape shape = rows.result();
   const Argument to = optional_argument(out,
                                         {.name = "out",
@@ -127,53 +137,52 @@ nb::object tail_step(const SharedRuntime& resident, const Rows& rows, nb::handle
                                          .device = rows.on_device.has_value()},
                                         true);
   if (rows.on_device) {
-    if (to.device() != resident->device_number())
+    if (to.device() != resident.device_number())
       wants(rows.layer,
-            fmt::format("its rows lie on CUDA device {}: out wanted there, too", resident->device_number()));
+            fmt::format("its rows lie on CUDA device {}: out wanted there, too", resident.device_number()));
     {
       const Unlocked released;
-      const InUse use(*resident);
-      resident->device_steps().enqueue_tail(position, rows.device_step, to.writable<std::uint16_t>().data(),
-                                            stream_at(stream));
+      const InUse use(resident);
+      resident.device_steps().enqueue_tail(position, rows.device_step, to.writable<std::uint16_t>().data(),
+                                           stream_at(stream));
     }
     return nb::borrow(out);
   }
   std::span<const std::uint16_t> ended;
   {
     const Unlocked released;
-    const InUse use(*resident);
-    const bool exact = !rows.out.sums.empty() || resident->get().plan().tail.kind == tail::Kind::exact;
-    ended = decode::run_tail(layer, rows.mode, rows.out, resident->get().plan(), resident->rank(),
+    const InUse use(resident);
+    const bool exact = !rows.out.sums.empty() || resident.get().plan().tail.kind == tail::Kind::exact;
+    ended = decode::run_tail(layer, rows.mode, rows.out, resident.get().plan(), resident.rank(),
                              exact ? tail::Kind::exact : tail::Kind::fast,
                              to.given() ? to.writable<std::uint16_t>() : std::span<std::uint16_t>());
   }
   if (!out.is_none()) return nb::borrow(out);
-  return nb::cast(Array({Dtype::bf16, shape, std::as_bytes(ended)}, resident));
+  return nb::cast(Array::of({Dtype::bf16, shape, std::as_bytes(ended)}, nb::find(resident), host_memory));
 }
 
 // The sum of arrays on a device: the engine's own call is handed them as they are; else the device's stack
 // adds up.
-void sum_on_device(const SharedRuntime& resident, const Argument& mine, const Argument& sum,
-                   std::uintptr_t stream) {
+void sum_on_device(Resident& resident, const Argument& mine, const Argument& sum, std::uintptr_t stream) {
   const std::size_t values = mine.as<std::uint16_t>().size();
   if (sum.device() != mine.device())
     throw Error(ErrorKind::usage, "x lies on a device: out wanted there, too");
-  const nb::callable* engine = resident->engine_sum();
+  const nb::object* engine = resident.engine_sum();
   {
     const Unlocked released;
-    const InUse use(*resident);
-    const comm::SumOrder order = resident->get().sum_order(values);
+    const InUse use(resident);
+    const comm::SumOrder order = resident.get().sum_order(values);
     if (engine == nullptr)
-      return resident->device_steps().enqueue_sum(order, mine.as<std::uint16_t>().data(),
-                                                  sum.writable<std::uint16_t>().data(),
-                                                  static_cast<std::int64_t>(values), stream_at(stream));
+      return resident.device_steps().enqueue_sum(order, mine.as<std::uint16_t>().data(),
+                                                 sum.writable<std::uint16_t>().data(),
+                                                 static_cast<std::int64_t>(values), stream_at(stream));
   }
   (*engine)(Array(mine.view(), nullptr, false, mine.device()),
             Array(sum.view(), nullptr, true, sum.device()));
 }
 
-nb::object all_reduce(const SharedRuntime& resident, nb::handle x, nb::handle out, std::uintptr_t stream) {
-  const bool device = resident->has_device_steps() || resident->engine_sum() != nullptr;
+nb::object all_reduce(Resident& resident, nb::handle x, nb::handle out, std::uintptr_t stream) {
+  const bool device = resident.has_device_steps() || resident.engine_sum() != nullptr;
   const Argument mine(x,
                       {.name = "x", .dtype = Dtype::bf16, .shape = {any_size, any_size}, .device = device});
   nb::object to = nb::borrow(out);
@@ -188,8 +197,8 @@ nb::object all_reduce(const SharedRuntime& resident, nb::handle x, nb::handle ou
   if (sum.on_device()) throw Error(ErrorKind::usage, "out lies on a device: x wanted there, too");
   {
     const Unlocked released;
-    const InUse use(*resident);
-    resident->get().all_reduce(mine.as<std::uint16_t>(), sum.writable<std::uint16_t>());
+    const InUse use(resident);
+    resident.get().all_reduce(mine.as<std::uint16_t>(), sum.writable<std::uint16_t>());
   }
   return to;
 }
@@ -198,7 +207,7 @@ nb::object all_reduce(const SharedRuntime& resident, nb::handle x, nb::handle ou
 
 void bind_rows(nb::module_& m, nb::class_<Resident>& runtime) {
   nb::class_<Rows>(
-      m, "Unfinalized",
+      m, "Unfinalized", nb::type_slots(collected<Rows>().data()),
       "One rank's rows before the tail, in the runtime's buffers: gone with the next step, after which "
       "reading them is a UsageError.")
       .def_prop_ro(

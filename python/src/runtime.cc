@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <functional>
+#include <tuple>
 #include <utility>
 
 #include "src/bind.h"
 #include "src/callers.h"
+#include "src/collected.h"
 #include "src/step_inputs.h"
 
 namespace kerf::python {
@@ -18,7 +21,7 @@ using tensor::Dtype;
 
 // Values that the library keeps referring to, one a local expert.
 std::span<const float> gated(nb::handle layer, const char* name, std::vector<Argument>& held) {
-  const nb::object values = nb::getattr(layer, name, nb::none());
+  const nb::object values = attribute_of(layer, name);
   if (values.is_none()) return {};
   held.emplace_back(values, Wanted{name, Dtype::f32, {any_size}});
   return held.back().as<float>();
@@ -27,7 +30,7 @@ std::span<const float> gated(nb::handle layer, const char* name, std::vector<Arg
 // An attribute of a layer's; Error{usage} that names it, got and wanted.
 template <typename T>
 T attribute(nb::handle object, const char* name, const char* wanted) {
-  const nb::object value = nb::getattr(object, name, nb::none());
+  const nb::object value = attribute_of(object, name);
   T out{};
   if (!nb::try_cast<T>(value, out))
     throw Error(ErrorKind::usage,
@@ -40,10 +43,10 @@ std::int64_t count(nb::handle object, const char* name) {
 }
 
 std::optional<tail::RouteNorm> norm_of(nb::handle layer) {
-  const nb::object norm = nb::getattr(layer, "norm", nb::none());
+  const nb::object norm = attribute_of(layer, "norm");
   if (norm.is_none()) return std::nullopt;
   tail::RouteNorm out;
-  const nb::object gain = nb::getattr(norm, "gain", nb::none());
+  const nb::object gain = attribute_of(norm, "gain");
   if (!gain.is_none()) {
     const Argument values(gain, {"gain", Dtype::bf16, {any_size}});
     out.gain.assign(values.as<std::uint16_t>().begin(), values.as<std::uint16_t>().end());
@@ -62,12 +65,12 @@ EngineLayer engine_layer(nb::handle layer) {
   stock.finalises = flag(layer, "finalises");
   stock.captures_routes = flag(layer, "captures_routes");
   stock.norm = norm_of(layer);
-  const nb::object experts = nb::getattr(layer, "experts", nb::none());
-  if (nb::hasattr(experts, "w13_sf")) {
+  const nb::object experts = attribute_of(layer, "experts");
+  if (!attribute_of(experts, "w13_sf").is_none()) {
     HeldNvfp4 held = held_nvfp4(experts);
     stock.experts = held.view;
     out.held = std::move(held.held);
-  } else if (nb::hasattr(experts, "w13")) {
+  } else if (!attribute_of(experts, "w13").is_none()) {
     HeldBf16 held = held_bf16(experts);
     stock.experts = held.view;
     stock.input = op::Input::bf16;
@@ -113,33 +116,56 @@ BuildWords words_of(const nb::dict& words) {
   return out;
 }
 
-using OptionalEngine = std::optional<std::pair<std::string, nb::callable>>;
-
-std::optional<EngineSum> engine_of(const OptionalEngine& given) {
-  if (!given) return std::nullopt;
-  return EngineSum{given->first, given->second};
+// What `prepare` gives on this rank, read in `take`; what one rank is refused there, or its Python raises,
+// all ranks are told, before any of them goes on.
+void prepared(comm::Group& group, const char* what, nb::handle prepare,
+              const std::function<void(nb::handle)>& take) {
+  agreed(group, what, [&] { take(prepare()); });
 }
 
-std::shared_ptr<Resident> build(const Checkpoint& from, std::shared_ptr<RankGroup> group,
-                                const nb::dict& words, std::optional<PythonLog> log,
-                                const std::optional<PythonProgress>& progress,
-                                const OptionalEngine& all_reduce) {
-  const std::shared_ptr<Resident> out(new Resident(std::move(group), words_of(words), std::move(log)),
-                                      Resident::End());
-  const std::optional<EngineSum> engine = engine_of(all_reduce);
-  out->build(from, progress, engine ? &*engine : nullptr);
+// `prepare`: gives the checkpoint and the words.
+std::shared_ptr<Resident> build(const std::shared_ptr<RankGroup>& group, nb::handle prepare, nb::handle log,
+                                nb::handle progress, nb::handle all_reduce) {
+  const RankGroup::Call inside(*group);
+  std::shared_ptr<Resident> out;
+  std::optional<Checkpoint> from;
+  prepared(*inside, "preparing a runtime", prepare, [&](nb::handle given) {
+    nb::dict words;
+    std::tie(from, words) = nb::cast<std::pair<Checkpoint, nb::dict>>(given);
+    if (!progress.is_none() && PyCallable_Check(progress.ptr()) == 0)
+      throw Error(ErrorKind::usage,
+                  fmt::format("progress is {}, wanted a callable with three arguments, or None",
+                              nb::cast<std::string>(nb::repr(progress))));
+    out.reset(new Resident(group, words_of(words), {nb::borrow(log), nb::borrow(all_reduce)}),
+              Resident::End());
+  });
+  out->build(*from, progress);
   return out;
 }
 
-std::shared_ptr<Resident> adopt(const nb::list& layers, std::int64_t experts, std::int64_t top_k,
-                                std::shared_ptr<RankGroup> group, const nb::dict& words,
-                                std::optional<PythonLog> log, const OptionalEngine& all_reduce) {
-  const std::shared_ptr<Resident> out(new Resident(std::move(group), words_of(words), std::move(log)),
-                                      Resident::End());
-  std::vector<EngineLayer> held;
-  for (const nb::handle layer : layers) held.push_back(engine_layer(layer));
-  const std::optional<EngineSum> engine = engine_of(all_reduce);
-  out->adopt(std::move(held), {experts, top_k}, engine ? &*engine : nullptr);
+// `prepare`: gives the layers, E, K and the words.
+std::shared_ptr<Resident> adopt(const std::shared_ptr<RankGroup>& group, nb::handle prepare, nb::handle log,
+                                nb::handle all_reduce) {
+  const RankGroup::Call inside(*group);
+  std::shared_ptr<Resident> out;
+  std::vector<EngineLayer> layers;
+  decode::ModelSize model;
+  prepared(*inside, "preparing a runtime", prepare, [&](nb::handle given) {
+    const auto values = nb::cast<nb::tuple>(given);
+    std::size_t place = 0;
+    for (const nb::handle layer : nb::cast<nb::list>(values[0])) {
+      if (attribute_of(layer, "top_k").is_none())
+        throw Error(ErrorKind::usage, fmt::format("layers[{}] is {}, wanted a kerf.StockLayer", place,
+                                                  nb::cast<std::string>(nb::repr(layer))));
+      layers.push_back(engine_layer(layer));
+      ++place;
+    }
+    model = {whole("experts", values[1], 1, most_count), whole("top_k", values[2], 1, most_count)};
+    out.reset(new Resident(group, words_of(nb::cast<nb::dict>(values[3])),
+                           {nb::borrow(log), nb::borrow(all_reduce)}),
+              Resident::End());
+  });
+  out->adopt(std::move(layers), model);
   return out;
 }
 
@@ -222,37 +248,40 @@ nb::dict refill_facts(const decode::RefillReport& r) {
   return out;
 }
 
-nb::dict refill_from(Resident& resident, std::int64_t layer, const Checkpoint& source) {
+// `prepare`: gives a layer's index and a checkpoint, or None and the engine's layer.
+nb::dict refill(Resident& resident, nb::handle prepare) {
+  const InUse use(resident);
+  std::optional<Checkpoint> from;
+  EngineLayer layer;
+  std::int64_t index = 0;
+  prepared(resident.group().get(), "preparing a refill", prepare, [&](nb::handle given) {
+    const auto [number, source] = nb::cast<std::pair<nb::object, nb::object>>(given);
+    if (number.is_none()) {
+      layer = engine_layer(source);
+      index = layer.stock.index;
+    } else {
+      from = nb::cast<Checkpoint>(source);
+      index = resident.index_of(number);
+    }
+    (void)resident.position(index);
+  });
   decode::RefillReport report;
   {
     const Unlocked released;
-    const InUse use(resident);
-    report = resident.refill(layer, source);
+    report = from ? resident.refill(index, *from) : resident.refill(index, layer.stock);
   }
-  return refill_facts(report);
-}
-
-nb::dict refill_with(Resident& resident, nb::handle source) {
-  EngineLayer layer = engine_layer(source);
-  const std::int64_t index = layer.stock.index;
-  decode::RefillReport report;
-  {
-    // The layer's arrays are let go with the lock held, afterwards.
-    const Unlocked released;
-    const InUse use(resident);
-    report = resident.refill(index, layer.stock);
-  }
-  resident.keep(index, std::move(layer));
+  if (!from) resident.keep(index, std::move(layer));
+  resident.finish();
   return refill_facts(report);
 }
 
 // A tensor of the runtime's, or of the engine's that it was made of, where it lies.
-nb::object array_of(const tensor::TensorView& view, const std::shared_ptr<Resident>& keep) {
-  const bool on_device = keep->device_number() != host_memory && cuda::on_device(view.bytes.data());
-  return nb::cast(Array(view, keep, false, on_device ? keep->device_number() : host_memory));
+nb::object array_of(const tensor::TensorView& view, Resident& keep) {
+  const bool on_device = keep.device_number() != host_memory && cuda::on_device(view.bytes.data());
+  return nb::cast(Array::of(view, nb::find(keep), on_device ? keep.device_number() : host_memory));
 }
 
-nb::dict arrays_of(const layout::Nvfp4View& view, const std::shared_ptr<Resident>& keep) {
+nb::dict arrays_of(const layout::Nvfp4View& view, Resident& keep) {
   nb::dict out;
   for (const auto& [name, tensor] :
        {std::pair{"w13", &view.w13}, std::pair{"w13_sf", &view.w13_sf}, std::pair{"w2", &view.w2},
@@ -264,14 +293,16 @@ nb::dict arrays_of(const layout::Nvfp4View& view, const std::shared_ptr<Resident
   return out;
 }
 
-nb::dict sliced(const std::shared_ptr<Resident>& resident, std::int64_t index) {
-  const decode::Layer& layer = resident->get().layers()[resident->position(index)];
+nb::dict sliced(Resident& resident, nb::handle number) {
+  const std::int64_t index = resident.index_of(number);
+  const decode::Layer& layer = resident.get().layers()[resident.position(index)];
   if (!layer.sliced) throw Error(ErrorKind::usage, fmt::format("layer {} has no sliced experts here", index));
   return arrays_of(layer.sliced->view(), resident);
 }
 
-nb::dict stock(const std::shared_ptr<Resident>& resident, std::int64_t index) {
-  const decode::Layer& layer = resident->get().layers()[resident->position(index)];
+nb::dict stock(Resident& resident, nb::handle number) {
+  const std::int64_t index = resident.index_of(number);
+  const decode::Layer& layer = resident.get().layers()[resident.position(index)];
   if (layer.ep == nullptr)
     throw Error(ErrorKind::usage, fmt::format("layer {} has no whole experts here", index));
   if (layer.kind == checkpoint::ExpertKind::nvfp4) return arrays_of(layer.nvfp4(), resident);
@@ -337,12 +368,13 @@ void bind_checkpoint(nb::module_& m) {
 
 void bind_runtime(nb::module_& m) {
   bind_checkpoint(m);
-  nb::class_<Resident> runtime(m, "Runtime", "See kerf.Runtime.");
+  nb::class_<Resident> runtime(m, "Runtime", nb::type_slots(collected<Resident>().data()),
+                               "See kerf.Runtime.");
   runtime
-      .def_static("build", &build, nb::arg("checkpoint"), nb::arg("group"), nb::arg("words"),
-                  nb::arg("log").none(), nb::arg("progress").none(), nb::arg("all_reduce").none())
-      .def_static("adopt", &adopt, nb::arg("layers"), nb::arg("experts"), nb::arg("top_k"), nb::arg("group"),
-                  nb::arg("words"), nb::arg("log").none(), nb::arg("all_reduce").none())
+      .def_static("build", &build, nb::arg("group"), nb::arg("prepare"), nb::arg("log").none(),
+                  nb::arg("progress").none(), nb::arg("all_reduce").none())
+      .def_static("adopt", &adopt, nb::arg("group"), nb::arg("prepare"), nb::arg("log").none(),
+                  nb::arg("all_reduce").none())
       .def("facts", &facts)
       .def_prop_ro(
           "on_device", [](const Resident& r) { return r.device_number() != host_memory; },
@@ -354,8 +386,7 @@ void bind_runtime(nb::module_& m) {
           "Whether the all-reduce is the engine's own.")
       .def("sliced", &sliced, nb::arg("layer"))
       .def("stock", &stock, nb::arg("layer"))
-      .def("refill_from", &refill_from, nb::arg("layer"), nb::arg("checkpoint"))
-      .def("refill_with", &refill_with, nb::arg("source"));
+      .def("refill", &refill, nb::arg("prepare"));
   bind_steps(m, runtime);
   bind_rows(m, runtime);
   bind_routing(m, runtime);

@@ -13,6 +13,7 @@
 
 #include "kerf/kerf.h"
 #include "src/arrays.h"
+#include "src/callers_log.h"
 #include "src/experts.h"
 #include "src/groups.h"
 
@@ -37,14 +38,12 @@ struct BuildWords {
   std::vector<int> all_reduce_tps = {16};
 };
 
-using PythonLog = std::function<void(std::string, std::string)>;
-using PythonProgress = std::function<void(std::string, std::int64_t, std::int64_t)>;
-
-// An all-reduce of the engine's: its backend's name, and a call that is given the rank's values and where the
-// sum goes.
-struct EngineSum {
-  std::string backend;
-  nb::callable sum;
+// Callables of Python's that the library calls; None where there is none.
+struct BuildCalls {
+  nb::object log;
+  // An all-reduce of the engine's: its backend's name, and a call that is given the rank's values and where
+  // the sum goes.
+  nb::object all_reduce;
 };
 
 // One layer of an engine's, and what keeps its memory.
@@ -61,12 +60,15 @@ class Resident {
       if (!in_forked_child()) delete resident;
     }
   };
-  Resident(std::shared_ptr<RankGroup> group, const BuildWords& words, std::optional<PythonLog> log);
+  // Local. Error{usage} for words and callables that are none.
+  Resident(std::shared_ptr<RankGroup> group, const BuildWords& words, const BuildCalls& calls);
 
-  // Collective; the interpreter's lock is not held. Afterwards get() gives the runtime.
-  void build(const checkpoint::Checkpoint& from, const std::optional<PythonProgress>& progress,
-             const EngineSum* engine);
-  void adopt(std::vector<EngineLayer> layers, const decode::ModelSize& model, const EngineSum* engine);
+  // Collective; with the interpreter's lock held, which they release. Afterwards get() gives the runtime.
+  void build(const checkpoint::Checkpoint& from, nb::handle progress);
+  void adopt(std::vector<EngineLayer> layers, const decode::ModelSize& model);
+  // Collective: what a rank's log raised meanwhile, as any rank's error. With the lock held.
+  void finish();
+  // Collective, with the lock released.
   decode::RefillReport refill(std::int64_t layer, const checkpoint::Checkpoint& source);
   decode::RefillReport refill(std::int64_t layer, const decode::StockLayer& source);
   // What an adopted layer refers to from now on.
@@ -76,7 +78,10 @@ class Resident {
   [[nodiscard]] const decode::Rank& rank() const { return *rank_; }
   [[nodiscard]] const RankGroup& group() const { return *group_; }
   [[nodiscard]] bool expert_tp() const { return options_.expert_tp; }
-  // The place of the layer with this index in the model; Error{usage} with those there are.
+  // A layer's index in the model, as Python says it: what it is if it is a whole number, however large.
+  // Error{usage} with those there are, TypeError for what is none.
+  [[nodiscard]] std::int64_t index_of(nb::handle layer) const;
+  // The place of the layer with this index; Error{usage} with those there are.
   [[nodiscard]] std::size_t position(std::int64_t layer) const;
   // The mode with this name; without one, what sliced experts make of it.
   [[nodiscard]] decode::Mode mode(const std::optional<std::string>& name) const;
@@ -92,7 +97,11 @@ class Resident {
   // The CUDA device that the experts are on, by number; host_memory where they are on none.
   [[nodiscard]] int device_number() const { return device_number_; }
   // The engine's all-reduce, or null.
-  [[nodiscard]] const nb::callable* engine_sum() const { return engine_sum_.get(); }
+  [[nodiscard]] const nb::object* engine_sum() const { return engine_sum_.get(); }
+  // What it refers to of Python's and may be referred to by: for the collector of cycles. With the
+  // interpreter's lock held; afterwards only the memory is of use.
+  int show(visitproc visit, void* arg) const;
+  void let_go();
 
   // Counts what was run in the shared buffers: rows of an earlier number are gone.
   std::uint64_t next() { return ++steps_; }
@@ -101,8 +110,9 @@ class Resident {
   std::atomic<bool> busy{false};
 
  private:
-  [[nodiscard]] decode::RuntimeOptions options(const std::optional<PythonProgress>& progress) const;
-  void bind_engine(const EngineSum* engine);
+  [[nodiscard]] decode::RuntimeOptions options(nb::handle progress) const;
+  void bind_engine(nb::handle all_reduce);
+  void make_grid();
   void make_device_steps();
 
   std::shared_ptr<RankGroup> group_;
@@ -115,7 +125,8 @@ class Resident {
   decode::Meter device_meter_{device_};
   std::optional<comm::Grid> grid_;
   std::unique_ptr<comm::EngineAllReduce> engine_;
-  std::shared_ptr<const nb::callable> engine_sum_;
+  std::shared_ptr<CallersLog> log_;
+  std::shared_ptr<nb::object> engine_sum_;
   int device_number_ = host_memory;
   std::optional<decode::Rank> rank_;
   std::optional<routing::Router> router_;
@@ -133,8 +144,10 @@ class InUse {
  public:
   explicit InUse(Resident& resident) : call_(resident.group()), busy_(resident.busy) {
     if (busy_.exchange(true))
-      throw Error(ErrorKind::usage,
-                  "another thread is inside a call of this runtime: one at a time, a runtime a rank");
+      throw Error(
+          ErrorKind::usage,
+          "this runtime is inside a call already, of another thread or around this one (a callback's): one "
+          "at a time, a runtime a rank");
   }
   ~InUse() { busy_ = false; }
   InUse(const InUse&) = delete;

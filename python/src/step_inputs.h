@@ -10,8 +10,6 @@
 
 namespace kerf::python {
 
-using SharedRuntime = std::shared_ptr<Resident>;
-
 struct Sizes {
   std::int64_t hidden, top_k, experts;
 };

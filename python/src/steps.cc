@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "src/bind.h"
+#include "src/callers.h"
+#include "src/collected.h"
 #include "src/step_inputs.h"
 
 namespace kerf::python {
@@ -21,96 +23,99 @@ void run_on_device(Resident& resident, std::size_t position, decode::Mode mode,
                                   *in.device, stream_at(stream));
 }
 
-nb::object execute(const SharedRuntime& resident, std::int64_t index, nb::handle x, nb::handle a,
-                   nb::handle a_sf, nb::handle ids, nb::handle weights, nb::handle logits, nb::handle bias,
+nb::object execute(Resident& resident, nb::handle layer, nb::handle x, nb::handle a, nb::handle a_sf,
+                   nb::handle ids, nb::handle weights, nb::handle logits, nb::handle bias,
                    const std::optional<std::string>& mode_name, const std::optional<std::string>& tail_name,
                    nb::handle out, std::uintptr_t stream) {
-  const std::size_t position = resident->position(index);
-  const Inputs in = inputs_of(*resident, position, {x, a, a_sf, ids, weights, logits, bias, out}, true);
-  const decode::Mode mode = resident->mode(mode_name);
+  const std::int64_t index = resident.index_of(layer);
+  const std::size_t position = resident.position(index);
+  const Inputs in = inputs_of(resident, position, {x, a, a_sf, ids, weights, logits, bias, out}, true);
+  const decode::Mode mode = resident.mode(mode_name);
   const std::optional<tail::Kind> tail = tail_of(tail_name);
   if (in.device) {
     if (out.is_none()) wants(index, "its arrays lie on a device: out wanted there, too");
     const Unlocked released;
-    const InUse use(*resident);
-    resident->next();
-    run_on_device(*resident, position, mode, tail, in, stream);
+    const InUse use(resident);
+    resident.next();
+    run_on_device(resident, position, mode, tail, in, stream);
   }
   if (in.device) return nb::borrow(out);
   std::span<const std::uint16_t> rows;
   {
     const Unlocked released;
-    const InUse use(*resident);
-    resident->next();
-    rows = resident->get().execute(position, mode, in.step, tail);
+    const InUse use(resident);
+    resident.next();
+    rows = resident.get().execute(position, mode, in.step, tail);
   }
-  return result(out, rows, in.step.tokens, sizes_of(resident->get().layers()[position]).hidden);
+  return result(out, rows, in.step.tokens, sizes_of(resident.get().layers()[position]).hidden);
 }
 
-nb::object execute_unprepared(const SharedRuntime& resident, std::int64_t index, nb::handle x, nb::handle a,
+nb::object execute_unprepared(Resident& resident, nb::handle layer, nb::handle x, nb::handle a,
                               nb::handle a_sf, nb::handle ids, nb::handle weights, nb::handle logits,
                               nb::handle bias, nb::handle out) {
-  const std::size_t position = resident->position(index);
-  Inputs in = inputs_of(*resident, position, {x, a, a_sf, ids, weights, logits, bias, out});
+  const std::int64_t index = resident.index_of(layer);
+  const std::size_t position = resident.position(index);
+  Inputs in = inputs_of(resident, position, {x, a, a_sf, ids, weights, logits, bias, out});
   in.step.out = {};
-  const std::int64_t hidden = sizes_of(resident->get().layers()[position]).hidden;
+  const std::int64_t hidden = sizes_of(resident.get().layers()[position]).hidden;
   const Array fresh(Dtype::bf16, {out.is_none() ? in.step.tokens : 0, hidden});
   {
     const Unlocked released;
-    const InUse use(*resident);
-    const std::vector<std::uint16_t> rows = resident->get().execute_unprepared(position, in.step);
+    const InUse use(resident);
+    const std::vector<std::uint16_t> rows = resident.get().execute_unprepared(position, in.step);
     std::copy(rows.begin(), rows.end(),
               (out.is_none() ? fresh.writable<std::uint16_t>() : in.out.writable<std::uint16_t>()).begin());
   }
   return out.is_none() ? nb::cast(fresh) : nb::borrow(out);
 }
 
-nb::object execute_block(const SharedRuntime& resident, std::int64_t index, nb::handle x,
+nb::object execute_block(Resident& resident, nb::handle layer, nb::handle x,
                          const std::optional<std::string>& mode_name,
                          const std::optional<std::string>& tail_name, nb::handle out) {
-  const std::size_t position = resident->position(index);
-  if (resident->get().blocks().empty())
+  const std::int64_t index = resident.index_of(layer);
+  const std::size_t position = resident.position(index);
+  if (resident.get().blocks().empty())
     throw Error(ErrorKind::usage, "a runtime that was built without blocks around the experts");
-  const std::int64_t width = resident->get().blocks()[position].weights.model_hidden();
+  const std::int64_t width = resident.get().blocks()[position].weights.model_hidden();
   const Argument rows_in(x, {"x", Dtype::bf16, {any_size, width}});
   const Argument to = optional_argument(out, {"out", Dtype::bf16, {rows_in.size(0), width}}, true);
-  const decode::Mode mode = resident->mode(mode_name);
+  const decode::Mode mode = resident.mode(mode_name);
   const std::optional<tail::Kind> tail = tail_of(tail_name);
   std::span<const std::uint16_t> rows;
   {
     const Unlocked released;
-    const InUse use(*resident);
-    resident->next();
-    rows = resident->get().execute_block(position, mode, rows_in.size(0), rows_in.as<std::uint16_t>(), tail);
+    const InUse use(resident);
+    resident.next();
+    rows = resident.get().execute_block(position, mode, rows_in.size(0), rows_in.as<std::uint16_t>(), tail);
     if (to.given()) std::copy(rows.begin(), rows.end(), to.writable<std::uint16_t>().begin());
   }
   return result(out, rows, rows_in.size(0), width);
 }
 
-std::optional<StepPlan> plan(const Resident& resident, std::int64_t index, std::int64_t tokens,
+std::optional<StepPlan> plan(const Resident& resident, nb::handle layer, nb::handle tokens,
                              const std::optional<std::string>& mode_name) {
+  const std::int64_t index = resident.index_of(layer);
   const std::size_t position = resident.position(index);
   const decode::Mode mode = resident.mode(mode_name);
-  const decode::Layer& layer = resident.get().layers()[position];
+  const decode::Layer& bound = resident.get().layers()[position];
   const decode::Plan& plan = resident.get().plan();
-  if (tokens < 0 || tokens > plan.max_tokens)
-    throw Error(ErrorKind::usage,
-                fmt::format("a step of {} tokens, prepared for at most {}", tokens, plan.max_tokens));
-  if (!layer.runs(mode))
+  const std::int64_t count = whole("tokens", tokens, 0, plan.max_tokens);
+  if (!bound.runs(mode))
     throw Error(ErrorKind::usage,
                 fmt::format("layer {} has no experts for {} steps", index, decode::name(mode)));
-  const std::optional<op::Tactic> tactic = plan.body_tactic(layer, mode, tokens);
+  const std::optional<op::Tactic> tactic = plan.body_tactic(bound, mode, count);
   if (!tactic) return std::nullopt;
-  return StepPlan{index, tokens, mode, *tactic};
+  return StepPlan{index, count, mode, *tactic};
 }
 
 // A step whose arrays are bound once: a call of it allocates nothing.
 class Bound {
  public:
   // `stream`: what says the current stream's handle, for arrays on a device; None otherwise.
-  Bound(SharedRuntime resident, std::size_t position, decode::Mode mode, std::optional<tail::Kind> tail,
+  Bound(Resident& resident, std::size_t position, decode::Mode mode, std::optional<tail::Kind> tail,
         Inputs inputs, nb::object out, nb::object stream)
-      : resident_(std::move(resident)),
+      : resident_(&resident),
+        runtime_(nb::find(resident)),
         position_(position),
         mode_(mode),
         tail_(tail),
@@ -119,6 +124,7 @@ class Bound {
         stream_(std::move(stream)) {}
 
   nb::handle operator()(std::optional<std::uintptr_t> given) const {
+    if (!runtime_.is_valid()) throw Error(ErrorKind::usage, "this step has been let go of");
     std::uintptr_t stream = given.value_or(0);
     if (!given && inputs_.device && !stream_.is_none()) stream = nb::cast<std::uintptr_t>(stream_());
     {
@@ -134,9 +140,18 @@ class Bound {
   }
   [[nodiscard]] bool on_device() const { return inputs_.device.has_value(); }
   [[nodiscard]] const nb::object& out() const { return out_; }
+  // For the collector of cycles.
+  int show(visitproc visit, void* arg) const {
+    for (const nb::object* object : {&runtime_, &out_, &stream_}) Py_VISIT(object->ptr());
+    return 0;
+  }
+  void let_go() {
+    for (nb::object* object : {&runtime_, &out_, &stream_}) object->reset();
+  }
 
  private:
-  SharedRuntime resident_;
+  Resident* resident_;
+  nb::object runtime_;  // which keeps it
   std::size_t position_;
   decode::Mode mode_;
   std::optional<tail::Kind> tail_;
@@ -145,24 +160,24 @@ class Bound {
   nb::object stream_;
 };
 
-Bound bind(const SharedRuntime& resident, std::int64_t index, nb::handle x, nb::handle a, nb::handle a_sf,
-           nb::handle ids, nb::handle weights, nb::handle logits, nb::handle bias,
+Bound bind(Resident& resident, nb::handle layer, nb::handle x, nb::handle a, nb::handle a_sf, nb::handle ids,
+           nb::handle weights, nb::handle logits, nb::handle bias,
            const std::optional<std::string>& mode_name, const std::optional<std::string>& tail_name,
            nb::handle out, nb::handle stream) {
-  const std::size_t position = resident->position(index);
-  Inputs in = inputs_of(*resident, position, {x, a, a_sf, ids, weights, logits, bias, out}, true);
+  const std::int64_t index = resident.index_of(layer);
+  const std::size_t position = resident.position(index);
+  Inputs in = inputs_of(resident, position, {x, a, a_sf, ids, weights, logits, bias, out}, true);
   if (out.is_none()) wants(index, "out wanted: a bound step allocates nothing");
-  if (!in.device)
-    require(decode::refused(resident->get().layers()[position], resident->get().plan(), in.step));
-  return {resident,      position,        resident->mode(mode_name), tail_of(tail_name),
+  if (!in.device) require(decode::refused(resident.get().layers()[position], resident.get().plan(), in.step));
+  return {resident,      position,        resident.mode(mode_name), tail_of(tail_name),
           std::move(in), nb::borrow(out), nb::borrow(stream)};
 }
 
-void warm_up(const SharedRuntime& resident) {
+void warm_up(Resident& resident) {
   const Unlocked released;
-  const InUse use(*resident);
-  resident->next();
-  resident->get().warm_up();
+  const InUse use(resident);
+  resident.next();
+  resident.get().warm_up();
 }
 
 }  // namespace
@@ -181,7 +196,7 @@ void bind_steps(nb::module_& m, nb::class_<Resident>& runtime) {
                            decode::name(p.mode), p.tactic.tile, p.tactic.config);
       });
   nb::class_<Bound>(
-      m, "Step",
+      m, "Step", nb::type_slots(collected<Bound>().data()),
       "A step whose arrays are bound: a call runs it on what they hold then, and allocates nothing.")
       .def("__call__", &Bound::operator(), nb::arg("stream").none() = nb::none(),
            nb::sig("def __call__(self, stream: int | None = None) -> object"),

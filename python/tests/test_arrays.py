@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 import kerf
+from kerf import expert_tp
+
+from test_expert_tp import experts
 
 E, H, K, T = 16, 256, 4, 3
 
@@ -194,3 +197,27 @@ def test_dlpack_goes_out_without_a_copy() -> None:
 def test_nothing_of_no_tokens(runtime) -> None:
     made = kerf.decode_inputs(1, 0, "nvfp4", experts=E, hidden=H, top_k=K)
     assert np.asarray(runtime.execute(1, **made)).shape == (0, H)
+
+
+def test_copies_may_be_written_to_and_originals_may_not(golden) -> None:
+    array = expert_tp.cut(experts(golden), 2, 0).w13
+    copy = np.from_dlpack(array, copy=True)
+    before = array.tobytes()
+    assert copy.tobytes() == before and copy.flags.writeable
+    copy[...] = 0
+    assert array.tobytes() == before and any(before)
+    assert np.shares_memory(np.from_dlpack(array, copy=False), np.from_dlpack(array))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "words"),
+    [
+        ([-1], "uint8", r"shape is \[-1\], wanted sizes from 0 on"),
+        ([1] * 40, "uint8", "shape has 40 dimensions, wanted at most"),
+        ([1], "int4", "dtype is 'int4', wanted one of bool, uint8"),
+    ],
+)
+def test_no_array_is_made_of_nonsense(shape, dtype, words) -> None:
+    with pytest.raises(kerf.UsageError, match=words):
+        kerf.empty(shape, dtype)
+    assert kerf.empty([0, 3], "float32").nbytes == 0

@@ -88,6 +88,18 @@ def test_what_the_op_would_not_take_is_refused(golden) -> None:
         )
 
 
+def test_what_is_not_in_one_piece_is_refused(golden) -> None:
+    stock = op_experts(golden)
+    strided = np.zeros((*stock.w2.shape[:2], 2 * stock.w2.shape[2]), np.uint8)[:, :, ::2]
+    arguments = flashinfer.nvfp4_arguments(stock, num_experts=4, top_k=2)
+    for call in (
+        lambda: flashinfer.nvfp4_arguments(stock._replace(w2=strided), num_experts=4, top_k=2),
+        lambda: flashinfer.check_arguments({**arguments, "gemm2_weights": strided}),
+    ):
+        with pytest.raises(kerf.UnsupportedError, match=r"gemm2_weights is uint8 \[4, 256, 64\] but not contiguous"):
+            call()
+
+
 def test_a_steps_arguments(golden) -> None:
     got = flashinfer.step_arguments(
         golden("op_x_codes"), golden("op_x_sf"), golden("op_ids"), golden("op_weights"), top_k=2

@@ -66,6 +66,28 @@ def test_refusals_name_got_and_wanted(runtime, inputs) -> None:
         runtime.execute(1, **{**inputs, "x": inputs["x"].half()})
 
 
+def test_tensors_that_are_not_in_memory_as_they_read_are_refused(runtime, inputs) -> None:
+    x = inputs["x"].float()
+    for odd, words in (
+        (torch._neg_view(x), "negated when they are read"),
+        (x.to_sparse(), "not handed over"),
+        (x.to("meta"), "not handed over"),
+    ):
+        with pytest.raises(kerf.UsageError, match=f"x is .*{words}"):
+            kerf.quantize_nvfp4(odd)
+        with pytest.raises(kerf.UsageError, match=f"x is .*{words}"):
+            runtime.execute(1, **{**inputs, "x": odd.bfloat16() if words != "negated when they are read" else odd})
+    got = kerf.quantize_nvfp4(torch._neg_view(x).resolve_neg())
+    assert torch.equal(got.codes, kerf.quantize_nvfp4(-x).codes)
+
+
+def test_a_copy_is_the_callers(runtime) -> None:
+    array = runtime.stock(1).w13
+    copy = torch.from_dlpack(array, copy=True)
+    copy.zero_()
+    assert any(array.tobytes())
+
+
 def test_tensors_of_an_engine_are_used_in_place(golden) -> None:
     arrays = {n: torch.from_numpy(golden(f"op_{n}_conv")) for n in ("w13", "w13_sf", "w2", "w2_sf")}
     arrays = {n: t.view(torch.float8_e4m3fn) if n.endswith("_sf") else t for n, t in arrays.items()}
@@ -97,6 +119,10 @@ def test_flashinfer_is_handed_tensors(golden) -> None:
     assert arguments["gemm1_weights"].dtype == torch.uint8
     assert arguments["gemm1_weights_scale"].dtype == torch.float8_e4m3fn
     assert arguments["gemm1_weights"].data_ptr() == arrays["w13"].__array_interface__["data"][0]
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed here")
+    typed = experts._replace(w13_sf=arrays["w13_sf"].view(ml_dtypes.float8_e4m3fn))
+    scales = flashinfer.nvfp4_arguments(typed, num_experts=4, top_k=2)["gemm1_weights_scale"]
+    assert scales.dtype == torch.float8_e4m3fn and torch.equal(scales.view(torch.uint8), torch.from_numpy(arrays["w13_sf"]))
 
 
 RANK = """
@@ -148,6 +174,34 @@ def test_a_process_group_of_torchs(checkpoint, tmp_path, ranks, sums) -> None:
             else:
                 near = (got.astype(np.uint32) << 16).view(np.float32)
                 assert np.linalg.norm(near - values) / np.linalg.norm(values) < 2**-6
+
+
+BROKEN = """
+import os
+import sys
+import torch.distributed as dist
+import kerf
+
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}/meet", rank=int(sys.argv[3]), world_size=2)
+group = kerf.Group.from_torch()
+group.barrier()
+if group.rank == 1:
+    os._exit(0)
+try:
+    kerf.Runtime.build(sys.argv[1], group, layers=[1])
+except kerf.GroupFailed as error:
+    assert "rank 0: the engine's all_gather failed" in str(error), error
+    print(type(error.__cause__).__name__, isinstance(error.__cause__, RuntimeError))
+os._exit(3)
+"""
+
+
+def test_the_cause_of_a_process_groups_failure_is_torchs_own(checkpoint, tmp_path) -> None:
+    words = [sys.executable, "-c", BROKEN, str(checkpoint), str(tmp_path)]
+    processes = [subprocess.Popen([*words, str(r)], stdout=subprocess.PIPE, text=True) for r in range(2)]
+    said = [process.communicate(timeout=180)[0] for process in processes]
+    assert [process.returncode for process in processes] == [3, 0]
+    assert said[0].split()[1:] == ["True"], said
 
 
 def test_what_a_process_group_fails_at_is_told(checkpoint) -> None:

@@ -35,6 +35,7 @@ def steps(runtime: kerf.Runtime) -> tuple[int, ...]:
 
 def arrays(rows: kerf.Array, path: bytes) -> int:
     copy = numpy.from_dlpack(rows)
+    assert memoryview(rows).nbytes == len(bytes(rows))
     return int(copy.size) + kerf.Checkpoint.open(path).experts
 
 
