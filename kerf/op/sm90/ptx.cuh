@@ -22,8 +22,12 @@ __device__ inline std::uint32_t shared_byte(std::uint32_t address) {
   asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
   return v;
 }
-// A value that all threads of the warp have, in a uniform register, as wgmma wants its descriptors.
+// A value that all threads of the warp have, in a uniform register, as wgmma wants its descriptors. What is
+// computed from it, and in code that only such values lead to, is computed once for the warp.
 __device__ inline std::uint32_t uniform(std::uint32_t value) { return __reduce_or_sync(0xFFFFFFFF, value); }
+__device__ inline int uniform(int value) {
+  return static_cast<int>(uniform(static_cast<std::uint32_t>(value)));
+}
 
 // mbarrier: arrivals and bytes of one phase.
 __device__ inline void barrier_init(std::uint64_t* barrier, std::uint32_t arrivals) {
@@ -63,6 +67,22 @@ __device__ inline bool barrier_test(std::uint64_t* barrier, std::uint32_t parity
       "}"
       : "=r"(done)
       : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+// The same, after waiting for it no longer than about `nanoseconds`: who looks again and again takes the
+// others' instruction slots.
+__device__ inline bool barrier_try(std::uint64_t* barrier, std::uint32_t parity, std::uint32_t nanoseconds) {
+  std::uint32_t done;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.try_wait.parity.shared.b64 done, [%1], %2, %3;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(parity), "r"(nanoseconds)
       : "memory");
   return done != 0;
 }

@@ -11,33 +11,35 @@ namespace kerf::op::sm90::w4a4 {
 template <int pairs, bool few>
 class Consumer {
  public:
-  __device__ explicit Consumer(const Params& p) : p_(p), ring_(p) {}
+  // warpgroup: the thread's, as a uniform value.
+  __device__ Consumer(const Params& p, int warpgroup) : p_(p), warpgroup_(warpgroup), ring_(p, warpgroup) {}
 
   __device__ void run() {
     if constexpr (few)
       if (p_.ended.y != nullptr && threadIdx.x < 32) end_absent_tokens(p_);
     for (;; reader_.pass()) {
       const Record& r = reader_.current();
-      if (!r.any()) return;
+      const int kind = uniform(r.kind);
+      if (kind < 0) return;
       if constexpr (pairs == 2) {
-        if (r.count <= 2) {
-          work<1>(r);
+        if (uniform(r.count) <= 2) {
+          work<1>(r, kind);
           continue;
         }
       }
-      work<pairs>(r);
+      work<pairs>(r, kind);
     }
   }
 
  private:
   // A pass of up to 2 * used tokens.
   template <int used>
-  __device__ void work(const Record& r) {
-    const Gemm& g = p_.gemm[r.kind];
+  __device__ void work(const Record& r, int kind) {
+    const Gemm& g = p_.gemm[kind];
     const Share<few> share(g, r, warpgroup());
-    if (!share.any()) return;
+    const int n = uniform(share.end - share.begin);
+    if (n <= 0) return;
     float v[2 * used];
-    const int n = share.end - share.begin;
 #pragma unroll 1
     for (int i = 0; i < n; ++i) {
       if (!built_) {
@@ -45,8 +47,8 @@ class Consumer {
         build();
       }
       named_barrier(warpgroup(), warpgroup_threads);  // the operand is there, the other buffer is free
-      Chains<used, pairs == 1 ? 2 : 1, few ? 1 : segment_chunks> chains;
-      chains.multiply(g.chunks(share.begin + i), ring_,
+      Chains<used, used == 1 ? 2 : 1, few ? 1 : segment_chunks> chains;
+      chains.multiply(uniform(g.chunks(share.begin + i)), ring_,
                       operand_descriptor(Shared<pairs>::operand(warpgroup(), segment_)),
                       Shared<pairs>::scales(warpgroup(), segment_));
       ++segment_;
@@ -68,7 +70,7 @@ class Consumer {
   }
 
   // Share's, once more: registers are short.
-  __device__ static int unit_of(const Gemm& g, const Record& r) {
+  [[nodiscard]] __device__ int unit_of(const Gemm& g, const Record& r) const {
     return r.first_unit + g.unit_of(warpgroup());
   }
 
@@ -156,23 +158,23 @@ class Consumer {
     return r.side == 0;
   }
 
-  __device__ static int warpgroup() { return static_cast<int>(threadIdx.x) / warpgroup_threads; }
+  [[nodiscard]] __device__ int warpgroup() const { return warpgroup_; }
 
   // The chunks that the warpgroup's producer fetches.
   class Ring {
    public:
-    __device__ explicit Ring(const Params& p) : p_(p) {}
+    __device__ Ring(const Params& p, int warpgroup) : p_(p), warpgroup_(warpgroup) {}
     __device__ const std::byte* wait() {
-      barrier_wait(SharedHead::ring_full(warpgroup()) + slot_, parity_);
+      barrier_wait(SharedHead::ring_full(warpgroup_) + slot_, parity_);
       return chunk();
     }
     [[nodiscard]] __device__ const std::byte* chunk() const {
-      return Shared<pairs>::ring(p_, warpgroup()) + slot_ * chunk_bytes;
+      return Shared<pairs>::ring(p_, warpgroup_) + slot_ * chunk_bytes;
     }
     // The warp has read it.
     __device__ void release() {
       __syncwarp();
-      if (threadIdx.x % 32 == 0) barrier_arrive(SharedHead::ring_empty(warpgroup()) + slot_);
+      if (threadIdx.x % 32 == 0) barrier_arrive(SharedHead::ring_empty(warpgroup_) + slot_);
       if (++slot_ == p_.plan.stages) {
         slot_ = 0;
         parity_ ^= 1;
@@ -181,11 +183,13 @@ class Consumer {
 
    private:
     const Params& p_;
+    int warpgroup_;
     int slot_ = 0;
     unsigned parity_ = 0;
   };
 
   const Params& p_;
+  int warpgroup_;
   RecordReader reader_;
   Ring ring_;
   unsigned segment_ = 0;  // that is multiplied next, of all of the warpgroup's

@@ -44,7 +44,7 @@ __device__ inline void init_barriers() {
 // fetching of.
 template <int pairs, bool few>
 __global__ void __launch_bounds__(threads, 1) kernel(const __grid_constant__ Params p) {
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
   if (warp == consumers / 32) {
     init_barriers();
     if (threadIdx.x % 32 == 0) {
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(threads, 1) kernel(const __grid_constant__ Par
     produce<pairs, few>(p, warp - consumers / 32);
   } else {
     registers_up<104>();
-    Consumer<pairs, few>(p).run();
+    Consumer<pairs, few>(p, warp / 4).run();
   }
 }
 

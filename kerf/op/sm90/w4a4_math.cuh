@@ -35,6 +35,23 @@ struct HalfRows {
   }
 };
 
+// Each token's scales of a lane's blocks in a chunk: four floats at a time, which are both blocks' of two
+// tokens or one block's of four.
+template <int pairs>
+struct TokenScales {
+  float4 four;
+
+  // chunk: [8 blocks][2 * pairs]. Before block h's.
+  __device__ void load(const float* chunk, int h) {
+    if (pairs == 1 && h == 1) return;
+    four = *reinterpret_cast<const float4*>(chunk + (2 * (threadIdx.x % 4) + h) * 2 * pairs);
+  }
+  [[nodiscard]] __device__ float of(int h, int token) const {
+    const int i = pairs == 1 ? 2 * h + token : token;
+    return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
+  }
+};
+
 // Products of such rows with one of each lane's blocks. Started, waited for (wgmma_wait), then finished.
 template <int pairs>
 struct Products {
@@ -42,7 +59,7 @@ struct Products {
   float d[4 * pairs];
 
   template <int blocks>
-  __device__ void start(const HalfRows<blocks>& rows, int h, std::uint64_t operand) {
+  __device__ void start(const HalfRows<blocks>& rows, int h, std::uint32_t operand) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const auto& codes = rows.codes[i];
@@ -59,17 +76,17 @@ struct Products {
     wgmma_commit();
   }
 
-  // One fma an output, into the chains of the block. token_scales: of both blocks, for each token.
+  // One fma an output, into the chains of the block.
   template <int blocks>
   __device__ void finish(const HalfRows<blocks>& rows, int h, float (&chains)[4 * pairs],
-                         const float2 (&token_scales)[2 * pairs]) {
+                         const TokenScales<pairs>& token_scales) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float w = h == 0 ? rows.scales[i].x : rows.scales[i].y;
 #pragma unroll
       for (int token = 0; token < 2 * pairs; ++token) {
         const int j = token / 2 * 4 + token % 2 + 2 * i;
-        add_product(chains[j], d[j], w * (h == 0 ? token_scales[token].x : token_scales[token].y));
+        add_product(chains[j], d[j], w * token_scales.of(h, token));
       }
     }
   }
@@ -90,21 +107,20 @@ struct Chains {
   float c[2][2][4 * pairs];
 
   // Adds up a segment from its chunks. ring.wait() gives the next chunk of the ring once it is there,
-  // ring.release() gives it back; operand (a descriptor) and token_scales [2 * pairs][32] are the segment's.
+  // ring.release() gives it back; operand (a descriptor) and token_scales [32][2 * pairs] are the segment's.
   template <typename Ring>
-  __device__ void multiply(int chunks, Ring& ring, std::uint64_t operand, const float* token_scales) {
+  __device__ void multiply(int chunks, Ring& ring, std::uint32_t operand, const float* token_scales) {
 #pragma unroll
     for (int m = 0; m < 2; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h)
 #pragma unroll
         for (int j = 0; j < 4 * pairs; ++j) c[m][h][j] = 0.0F;
-    token_scales += 2 * (threadIdx.x % 4);
     if constexpr (together == segment_chunks)
       if (chunks == segment_chunks) return run<segment_chunks>(ring, operand, token_scales);
 #pragma unroll 1
     for (int i = 0; i < chunks; ++i)
-      run<1>(ring, operand + static_cast<std::uint32_t>(i) * chunk_step, token_scales + i * 8);
+      run<1>(ring, operand + static_cast<std::uint32_t>(i) * chunk_step, token_scales + i * 8 * 2 * pairs);
   }
 
   // The segment's sums, one for each 16 rows and pair of tokens: lane 4g + t has row g + 8 * (t % 2) + 16 * m
@@ -131,17 +147,17 @@ struct Chains {
   static constexpr int pieces = 4;  // of a chunk: two halves of the rows by two blocks
   static constexpr std::uint32_t chunk_step = operand_bytes * pairs / segment_chunks / 16;
   // Registers decide: pieces under way besides the one that is waited for, and chunks in straight code.
-  static constexpr int ahead = pairs == 1 ? 1 : 0;
+  static constexpr int ahead = 1;
   static constexpr int together = pairs == 1 ? straight : 1;
 
   // Adds `chunks` chunks. While a piece's products are added, those of the next are under way. Straight code:
   // over a loop's end the assembler would not let them be.
   template <int chunks, typename Ring>
-  __device__ void run(Ring& ring, std::uint64_t operand, const float* token_scales) {
+  __device__ void run(Ring& ring, std::uint32_t operand, const float* token_scales) {
     constexpr int all = chunks * pieces;
     Products<pairs> under_way[ahead + 1];
     HalfRows<blocks> rows[ahead + 1];
-    float2 scales[2 * pairs];
+    TokenScales<pairs> scales;
     const auto start = [&](int n) {
       const int i = n % pieces;
       HalfRows<blocks>& half = rows[n / 2 % (ahead + 1)];
@@ -155,10 +171,7 @@ struct Chains {
     for (int n = 0; n < all; ++n) {
       const int i = n % pieces;
       if (n + ahead < all) start(n + ahead);
-      if (i == 0 || blocks == 1)
-#pragma unroll
-        for (int token = 0; token < 2 * pairs; ++token)
-          scales[token] = *reinterpret_cast<const float2*>(token_scales + token * 32 + n / pieces * 8);
+      if (i == 0 || pairs == 2) scales.load(token_scales + n / pieces * 8 * 2 * pairs, i % 2);
       if (n + ahead < all)
         wgmma_wait<ahead>();
       else

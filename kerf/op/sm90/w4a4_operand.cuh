@@ -46,7 +46,7 @@ __device__ void build_operand(const Params& p, int warpgroup, unsigned n, std::b
   const int piece = ((block / 8) * 2 + block % 2) * 2 + word % 2;
   std::byte* const codes =
       Shared<pairs>::operand(warpgroup, n) + piece * used * 256 + (2 * lane + second) * 16 + 4 * lane;
-  float* const scales = Shared<pairs>::scales(warpgroup, n) + second * 32 + word;
+  float* const scales = Shared<pairs>::scales(warpgroup, n) + word * 2 * used + second;
   const RowsAre& are = *Shared<pairs>::rows_are(rows);
 #pragma unroll
   for (int q = 0; q < used; ++q) {
@@ -72,7 +72,7 @@ __device__ void build_operand(const Params& p, int warpgroup, unsigned n, std::b
     *reinterpret_cast<std::uint32_t*>(to) = even;
     *reinterpret_cast<std::uint32_t*>(to + 128) = odd;
     // 2^12 undoes the powers of two in both operands' bytes.
-    if (word < 32) scales[2 * q * 32] = scales_of(static_cast<std::uint16_t>(scale)).x * 0x1p12F;
+    if (word < 32) scales[2 * q] = scales_of(static_cast<std::uint16_t>(scale)).x * 0x1p12F;
   }
   proxy_fence();
 }

@@ -20,6 +20,7 @@ __device__ void produce(const Params& p, int warpgroup) {
   // no block has two items while another has none.
   int until_ahead = few ? 4 * stages : stages;
   constexpr int published = 3;
+  constexpr std::uint32_t look_again = 400;  // nanoseconds; a segment takes some thousands
   Scheduler<pairs, few> scheduler(p);
   if (warpgroup == 0) scheduler.begin();
 
@@ -54,9 +55,9 @@ __device__ void produce(const Params& p, int warpgroup) {
         while (rows.passed() != n + 1 && !barrier_test(empty + slot, parity));
         barrier_wait(empty + slot, parity);
       } else {
-        while (!barrier_test(empty + slot, parity)) {
-          rows.advance(n + 1);
-          if (rows.passed() == n + 1) barrier_wait(empty + slot, parity);
+        if (!barrier_test(empty + slot, parity)) {
+          do rows.advance(n + 1);
+          while (!barrier_try(empty + slot, parity, look_again));
         }
       }
       if (leader) {

@@ -26,18 +26,21 @@ class RowFeed {
   __device__ void advance(unsigned limit) {
     while (passed() != limit) {
       const Record& r = reader_.peek();
-      const Share<few> share(p_.gemm[r.kind], r, warpgroup_);
-      if (share.begin + segment_ >= share.end) {
-        reader_.pass();
-        segment_ = 0;
-        continue;
+      if (segment_ == end_) {
+        const Share<few> share(p_.gemm[r.kind], r, warpgroup_);
+        if (!share.any()) {
+          reader_.pass();
+          continue;
+        }
+        segment_ = share.begin;
+        end_ = share.end;
       }
       std::uint64_t* const empty = SharedHead::rows_empty(warpgroup_) + asked_ % slots;
       if (!barrier_test(empty, (asked_ / slots + 1) & 1)) return;
       if (r.stage() == 0 && !reader_.has_details()) return;
-      ask(r, share.begin + segment_);
-      ++segment_;
+      ask(r, segment_);
       ++asked_;
+      if (++segment_ == end_) reader_.pass();
     }
   }
 
@@ -99,6 +102,7 @@ class RowFeed {
   int warpgroup_;
   RecordReader reader_;
   int segment_ = 0;     // of the record, the next to ask for
+  int end_ = 0;         // of the record's segments; none of them is left where they are the same
   unsigned asked_ = 0;  // segments, in all
 };
 

@@ -217,7 +217,7 @@ struct SharedPlaces {
   static constexpr int routes = tiles + first_tiles * 8 + 16;
   // [warpgroups][2][operand_bytes * pairs]: the B operands of two segments
   static constexpr int operand = (routes + most_ended_tokens * most_ended_top_k * 8 + 127) / 128 * 128;
-  // [warpgroups][2][2 * pairs][32] f32: the tokens' scales in them
+  // [warpgroups][2][32][2 * pairs] f32: the tokens' scales in them
   static constexpr int scales = operand + warpgroups * 2 * operand_bytes * pairs;
   // [partial_slots][warpgroups][2 * pairs][128] f32: sums of parts
   static constexpr int partials = scales + warpgroups * 2 * 2 * pairs * numeric::blocks_per_segment * 4;

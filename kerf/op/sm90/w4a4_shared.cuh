@@ -64,7 +64,7 @@ struct Shared : SharedHead {
   __device__ static std::byte* operand(int warpgroup, unsigned n) {
     return shared_at(Places::operand) + (warpgroup * 2 + static_cast<int>(n % 2)) * operand_bytes * pairs;
   }
-  // [2 * pairs][32]
+  // [32][2 * pairs of the pass]
   __device__ static float* scales(int warpgroup, unsigned n) {
     return reinterpret_cast<float*>(shared_at(Places::scales)) +
            (warpgroup * 2 + static_cast<int>(n % 2)) * 2 * pairs * numeric::blocks_per_segment;
