@@ -20,7 +20,6 @@ __device__ void produce(const Params& p, int warpgroup) {
   // no block has two items while another has none.
   int until_ahead = few ? 4 * stages : stages;
   constexpr int published = 3;
-  constexpr std::uint32_t look_again = 400;  // nanoseconds; a segment takes some thousands
   Scheduler<pairs, few> scheduler(p);
   if (warpgroup == 0) scheduler.begin();
 
@@ -36,29 +35,30 @@ __device__ void produce(const Params& p, int warpgroup) {
     // The rows keep up with the records, so that there is always room for another.
     const unsigned behind = r.any() ? 1 : 0;
     while (rows.passed() + behind < n) rows.advance(n);
-    if (!r.any()) break;
-    const int stage = r.stage();
-    const Gemm& g = p.gemm[r.kind];
+    const int kind = uniform(r.kind);
+    if (kind < 0) break;
+    const int stage = kind & 1;
+    const Gemm& g = p.gemm[kind];
     const Share<few> share(g, r, warpgroup);
-    const int row = r.expert * g.rows + share.unit * unit_rows;
+    const int row = uniform(r.expert * g.rows + share.unit * unit_rows);
     const std::uint8_t* scales = p.scales[stage] +
                                  static_cast<std::int64_t>(row / unit_rows) * (g.k / 64) * half_scale_bytes +
                                  share.begin * segment_chunks * chunk_scale_bytes;
 
     int steps = warpgroup != 0 ? published : 0;  // towards the next record, one a chunk
-    int k = share.begin * segment_values;
-    const int k_end = share.any() ? min(g.k, share.end * segment_values) : k;
-    if constexpr (!few) rows.advance(n + 1);
+    int k = uniform(share.begin * segment_values);
+    const int k_end = uniform(share.any() ? min(g.k, share.end * segment_values) : k);
     for (; k < k_end; k += chunk_values) {
       if constexpr (few) {
         do rows.advance(n + 1);
         while (rows.passed() != n + 1 && !barrier_test(empty + slot, parity));
         barrier_wait(empty + slot, parity);
       } else {
-        if (!barrier_test(empty + slot, parity)) {
-          do rows.advance(n + 1);
-          while (!barrier_try(empty + slot, parity, look_again));
+        // One look at the rows for each chunk is enough: when there is room for this chunk's, the rows that
+        // come next had room when there was room for the one before.
+        while (!rows.advance(n + 1) && !barrier_test(empty + slot, parity)) {
         }
+        barrier_wait(empty + slot, parity);
       }
       if (leader) {
         std::byte* const to = ring + slot * chunk_bytes;

@@ -23,7 +23,8 @@ class RowFeed {
 
   // Asks for segments of records before number `limit`, all of which have been written, until there is no
   // slot. The intermediate may not be there yet: who reads the slot sees that.
-  __device__ void advance(unsigned limit) {
+  // False where it is worth another look soon, though nobody has made room.
+  __device__ bool advance(unsigned limit) {
     while (passed() != limit) {
       const Record& r = reader_.peek();
       if (segment_ == end_) {
@@ -36,12 +37,13 @@ class RowFeed {
         end_ = share.end;
       }
       std::uint64_t* const empty = SharedHead::rows_empty(warpgroup_) + asked_ % slots;
-      if (!barrier_test(empty, (asked_ / slots + 1) & 1)) return;
-      if (r.stage() == 0 && !reader_.has_details()) return;
+      if (!barrier_test(empty, (asked_ / slots + 1) & 1)) return true;
+      if (r.stage() == 0 && !reader_.has_details()) return false;
       ask(r, segment_);
       ++asked_;
       if (++segment_ == end_) reader_.pass();
     }
+    return true;
   }
 
  private:
