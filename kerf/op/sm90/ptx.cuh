@@ -12,6 +12,12 @@ __device__ inline std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
 
+// What lies at an address in shared memory: addresses that are kept and moved on need half the registers of
+// pointers.
+template <typename T>
+__device__ inline const T& shared_value(std::uint32_t address) {
+  return *static_cast<const T*>(__cvta_shared_to_generic(address));
+}
 __device__ inline uint2 shared_pair(std::uint32_t address) {
   uint2 v;
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
@@ -29,7 +35,7 @@ __device__ inline int uniform(int value) {
   return static_cast<int>(uniform(static_cast<std::uint32_t>(value)));
 }
 
-// mbarrier: arrivals and bytes of one phase.
+// mbarrier: arrivals and bytes of one phase. Some by the barrier's address in shared memory, too.
 __device__ inline void barrier_init(std::uint64_t* barrier, std::uint32_t arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals));
 }
@@ -40,10 +46,11 @@ __device__ inline void barrier_expect(std::uint64_t* barrier, std::uint32_t byte
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                : "memory");
 }
-__device__ inline void barrier_arrive(std::uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+__device__ inline void barrier_arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-__device__ inline void barrier_wait(std::uint64_t* barrier, std::uint32_t parity) {
+__device__ inline void barrier_arrive(std::uint64_t* barrier) { barrier_arrive(shared_address(barrier)); }
+__device__ inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
@@ -51,9 +58,12 @@ __device__ inline void barrier_wait(std::uint64_t* barrier, std::uint32_t parity
       "@done bra over;\n"
       "bra again;\n"
       "over:\n"
-      "}" ::"r"(shared_address(barrier)),
+      "}" ::"r"(barrier),
       "r"(parity)
       : "memory");
+}
+__device__ inline void barrier_wait(std::uint64_t* barrier, std::uint32_t parity) {
+  barrier_wait(shared_address(barrier), parity);
 }
 
 // Whether the phase is over: barrier_wait() would not wait.

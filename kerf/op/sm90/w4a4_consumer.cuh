@@ -163,27 +163,31 @@ class Consumer {
   // The chunks that the warpgroup's producer fetches.
   class Ring {
    public:
-    __device__ Ring(const Params& p, int warpgroup) : p_(p), warpgroup_(warpgroup) {}
-    __device__ const std::byte* wait() {
-      barrier_wait(SharedHead::ring_full(warpgroup_) + slot_, parity_);
-      return chunk();
-    }
-    [[nodiscard]] __device__ const std::byte* chunk() const {
-      return Shared<pairs>::ring(p_, warpgroup_) + slot_ * chunk_bytes;
-    }
+    __device__ Ring(const Params& p, int warpgroup)
+        : stages_(p.plan.stages),
+          full_(shared_address(SharedHead::ring_full(warpgroup))),
+          chunk_(shared_address(Shared<pairs>::ring(p, warpgroup))) {}
+    __device__ void wait() const { barrier_wait(full_, parity_); }
+    [[nodiscard]] __device__ ChunkPlace chunk() const { return chunk_; }
     // The warp has read it.
     __device__ void release() {
+      constexpr std::uint32_t empty = warpgroups * most_stages * 8;  // behind full_
       __syncwarp();
-      if (threadIdx.x % 32 == 0) barrier_arrive(SharedHead::ring_empty(warpgroup_) + slot_);
-      if (++slot_ == p_.plan.stages) {
+      if (threadIdx.x % 32 == 0) barrier_arrive(full_ + empty);
+      const bool around = ++slot_ == stages_;
+      const int slots = around ? 1 - stages_ : 1;
+      full_ += static_cast<std::uint32_t>(slots * 8);
+      chunk_.move(static_cast<std::uint32_t>(slots * chunk_bytes));
+      if (around) {
         slot_ = 0;
         parity_ ^= 1;
       }
     }
 
    private:
-    const Params& p_;
-    int warpgroup_;
+    int stages_;
+    std::uint32_t full_;
+    ChunkPlace chunk_;
     int slot_ = 0;
     unsigned parity_ = 0;
   };

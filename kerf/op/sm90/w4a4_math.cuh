@@ -8,29 +8,43 @@
 
 namespace kerf::op::sm90::w4a4 {
 
-// Half of a warp's 32 rows in a chunk: lane 4g + t has two blocks of rows g and g + 8, codes and scales.
-// Where registers are short, the codes of one block at a time.
+// Where a lane finds its part of a chunk: addresses in shared memory. The chunk: codes [128 rows][64 bytes],
+// scales in two 128x4 tiles. Lane 4g + t of a warp has two blocks of each row g + 8i of the warp's 32.
+struct ChunkPlace {
+  std::uint32_t codes;
+  std::uint32_t scales;
+
+  __device__ explicit ChunkPlace(std::uint32_t chunk) {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int warp = static_cast<int>(threadIdx.x / 32) % 4;
+    const int g = lane / 4;
+    const int t = lane % 4;
+    codes = chunk + static_cast<std::uint32_t>((32 * warp + g) * 64 + t * 16);
+    scales = chunk + static_cast<std::uint32_t>(chunk_code_bytes + (t / 2) * half_scale_bytes + g * 16 +
+                                                warp * 4 + (t % 2) * 2);
+  }
+  __device__ void move(std::uint32_t bytes) {
+    codes += bytes;
+    scales += bytes;
+  }
+};
+
+// Half of a warp's 32 rows in a chunk: of a lane two blocks of rows g and g + 8, codes and scales. Where
+// registers are short, the codes of one block at a time.
 template <int blocks>
 struct HalfRows {
   std::conditional_t<blocks == 2, uint4, uint2> codes[2];
   float2 scales[2];
 
-  // From row 16 * half on; with one block, block h. The chunk: codes [128 rows][64 bytes], scales in two
-  // 128x4 tiles.
-  __device__ void load(const std::byte* chunk, int half, int h) {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const int warp = static_cast<int>(threadIdx.x / 32) % 4;
-    const int g = lane / 4;
-    const int t = lane % 4;
-    const std::byte* const c =
-        chunk + (32 * warp + g) * 64 + t * 16 + half * 1024 + (blocks == 2 ? 0 : h * 8);
-    const std::byte* const s =
-        chunk + chunk_code_bytes + (t / 2) * half_scale_bytes + g * 16 + warp * 4 + (t % 2) * 2 + half * 256;
+  // From row 16 * half on; with one block, block h.
+  __device__ void load(ChunkPlace chunk, int half, int h) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      codes[i] = *reinterpret_cast<const std::decay_t<decltype(codes[i])>*>(c + i * 8 * 64);
+      codes[i] = shared_value<std::decay_t<decltype(codes[i])>>(
+          chunk.codes + static_cast<std::uint32_t>((2 * half + i) * 8 * 64 + (blocks == 2 ? 0 : h * 8)));
       if (blocks == 2 || h == 0)
-        scales[i] = scales_of(*reinterpret_cast<const std::uint16_t*>(s + i * 8 * 16));
+        scales[i] = scales_of(
+            shared_value<std::uint16_t>(chunk.scales + static_cast<std::uint32_t>((2 * half + i) * 8 * 16)));
     }
   }
 };
@@ -41,10 +55,12 @@ template <int pairs>
 struct TokenScales {
   float4 four;
 
-  // chunk: [8 blocks][2 * pairs]. Before block h's.
-  __device__ void load(const float* chunk, int h) {
-    if (pairs == 1 && h == 1) return;
-    four = *reinterpret_cast<const float4*>(chunk + (2 * (threadIdx.x % 4) + h) * 2 * pairs);
+  // From what place() said of a chunk's [8 blocks][2 * pairs] on. Before block h's.
+  __device__ void load(std::uint32_t chunk, int h) {
+    if (pairs == 2 || h == 0) four = shared_value<float4>(chunk + static_cast<std::uint32_t>(h) * 16);
+  }
+  __device__ static std::uint32_t place(const float* scales) {
+    return shared_address(scales + threadIdx.x % 4 * 4 * pairs);
   }
   [[nodiscard]] __device__ float of(int h, int token) const {
     const int i = pairs == 1 ? 2 * h + token : token;
@@ -116,11 +132,15 @@ struct Chains {
       for (int h = 0; h < 2; ++h)
 #pragma unroll
         for (int j = 0; j < 4 * pairs; ++j) c[m][h][j] = 0.0F;
+    std::uint32_t scales = TokenScales<pairs>::place(token_scales);
     if constexpr (together == segment_chunks)
-      if (chunks == segment_chunks) return run<segment_chunks>(ring, operand, token_scales);
+      if (chunks == segment_chunks) return run<segment_chunks>(ring, operand, scales);
 #pragma unroll 1
-    for (int i = 0; i < chunks; ++i)
-      run<1>(ring, operand + static_cast<std::uint32_t>(i) * chunk_step, token_scales + i * 8 * 2 * pairs);
+    for (int i = 0; i < chunks; ++i) {
+      run<1>(ring, operand, scales);
+      operand += operand_step;
+      scales += scales_step;
+    }
   }
 
   // The segment's sums, one for each 16 rows and pair of tokens: lane 4g + t has row g + 8 * (t % 2) + 16 * m
@@ -145,7 +165,9 @@ struct Chains {
 
  private:
   static constexpr int pieces = 4;  // of a chunk: two halves of the rows by two blocks
-  static constexpr std::uint32_t chunk_step = operand_bytes * pairs / segment_chunks / 16;
+  // From chunk to chunk: of the operand's descriptor, and of the tokens' scales in bytes.
+  static constexpr std::uint32_t operand_step = operand_bytes * pairs / segment_chunks / 16;
+  static constexpr std::uint32_t scales_step = chunk_values / 16 * 2 * pairs * 4;
   // Registers decide: pieces under way besides the one that is waited for, and chunks in straight code.
   static constexpr int ahead = 1;
   static constexpr int together = pairs == 1 ? straight : 1;
@@ -153,7 +175,7 @@ struct Chains {
   // Adds `chunks` chunks. While a piece's products are added, those of the next are under way. Straight code:
   // over a loop's end the assembler would not let them be.
   template <int chunks, typename Ring>
-  __device__ void run(Ring& ring, std::uint32_t operand, const float* token_scales) {
+  __device__ void run(Ring& ring, std::uint32_t operand, std::uint32_t token_scales) {
     constexpr int all = chunks * pieces;
     Products<pairs> under_way[ahead + 1];
     HalfRows<blocks> rows[ahead + 1];
@@ -161,9 +183,10 @@ struct Chains {
     const auto start = [&](int n) {
       const int i = n % pieces;
       HalfRows<blocks>& half = rows[n / 2 % (ahead + 1)];
-      if (i % blocks == 0) half.load(i == 0 ? ring.wait() : ring.chunk(), i / 2, i % 2);
+      if (i == 0) ring.wait();
+      if (i % blocks == 0) half.load(ring.chunk(), i / 2, i % 2);
       under_way[n % (ahead + 1)].start(half, i % 2,
-                                       operand + static_cast<std::uint32_t>(n / pieces) * chunk_step);
+                                       operand + static_cast<std::uint32_t>(n / pieces) * operand_step);
       if (i == pieces - blocks) ring.release();
     };
     if constexpr (ahead == 1) start(0);
@@ -171,7 +194,8 @@ struct Chains {
     for (int n = 0; n < all; ++n) {
       const int i = n % pieces;
       if (n + ahead < all) start(n + ahead);
-      if (i == 0 || pairs == 2) scales.load(token_scales + n / pieces * 8 * 2 * pairs, i % 2);
+      if (i == 0 || pairs == 2)
+        scales.load(token_scales + static_cast<std::uint32_t>(n / pieces) * scales_step, i % 2);
       if (n + ahead < all)
         wgmma_wait<ahead>();
       else
