@@ -47,7 +47,7 @@ class Consumer {
         build();
       }
       named_barrier(warpgroup(), warpgroup_threads);  // the operand is there, the other buffer is free
-      Chains<used, used == 1 ? 2 : 1, few ? 1 : segment_chunks> chains;
+      Chains<used> chains;
       chains.multiply(uniform(g.chunks(share.begin + i)), ring_,
                       operand_descriptor(Shared<pairs>::operand(warpgroup(), segment_)),
                       Shared<pairs>::scales(warpgroup(), segment_));

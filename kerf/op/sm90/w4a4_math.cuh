@@ -2,8 +2,6 @@
 // lane's accumulators hold are dots of single blocks, every other operation is an f32 operation written here.
 #pragma once
 
-#include <type_traits>
-
 #include "kerf/op/sm90/w4a4_wgmma.cuh"
 
 namespace kerf::op::sm90::w4a4 {
@@ -29,22 +27,18 @@ struct ChunkPlace {
   }
 };
 
-// Half of a warp's 32 rows in a chunk: of a lane two blocks of rows g and g + 8, codes and scales. Where
-// registers are short, the codes of one block at a time.
-template <int blocks>
+// Half of a warp's 32 rows in a chunk: of a lane two blocks of rows g and g + 8, codes and scales.
 struct HalfRows {
-  std::conditional_t<blocks == 2, uint4, uint2> codes[2];
+  uint4 codes[2];
   float2 scales[2];
 
-  // From row 16 * half on; with one block, block h.
-  __device__ void load(ChunkPlace chunk, int half, int h) {
+  // From row 16 * half on.
+  __device__ void load(ChunkPlace chunk, int half) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      codes[i] = shared_value<std::decay_t<decltype(codes[i])>>(
-          chunk.codes + static_cast<std::uint32_t>((2 * half + i) * 8 * 64 + (blocks == 2 ? 0 : h * 8)));
-      if (blocks == 2 || h == 0)
-        scales[i] = scales_of(
-            shared_value<std::uint16_t>(chunk.scales + static_cast<std::uint32_t>((2 * half + i) * 8 * 16)));
+      const auto eight = static_cast<std::uint32_t>(2 * half + i);  // rows
+      codes[i] = shared_value<uint4>(chunk.codes + eight * (8 * 64));
+      scales[i] = scales_of(shared_value<std::uint16_t>(chunk.scales + eight * (8 * 16)));
     }
   }
 };
@@ -74,14 +68,11 @@ struct Products {
   std::uint32_t a[2][4];
   float d[4 * pairs];
 
-  template <int blocks>
-  __device__ void start(const HalfRows<blocks>& rows, int h, std::uint32_t operand) {
+  __device__ void start(const HalfRows& rows, int h, std::uint32_t operand) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const auto& codes = rows.codes[i];
-      uint2 words{codes.x, codes.y};
-      if constexpr (blocks == 2)
-        if (h == 1) words = {codes.z, codes.w};
+      const uint4 codes = rows.codes[i];
+      const uint2 words = h == 0 ? uint2{codes.x, codes.y} : uint2{codes.z, codes.w};
       expand(words.x, a[0][2 + i], a[0][i]);
       expand(words.y, a[1][2 + i], a[1][i]);
     }
@@ -93,8 +84,7 @@ struct Products {
   }
 
   // One fma an output, into the chains of the block.
-  template <int blocks>
-  __device__ void finish(const HalfRows<blocks>& rows, int h, float (&chains)[4 * pairs],
+  __device__ void finish(const HalfRows& rows, int h, float (&chains)[4 * pairs],
                          const TokenScales<pairs>& token_scales) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -117,8 +107,7 @@ struct Products {
 // The eight chains of 32 rows of a warp, for 2 * pairs tokens: lane 4g + t has chains 2t and 2t + 1 (second
 // index) of rows g and g + 8 (0-15 of the rows for first index 0, 16-31 for 1), by pair: row g's two tokens,
 // then row g + 8's.
-// blocks: of codes that are loaded at a time. straight: chunks in straight code, where registers allow it.
-template <int pairs, int blocks, int straight>
+template <int pairs>
 struct Chains {
   float c[2][2][4 * pairs];
 
@@ -133,11 +122,9 @@ struct Chains {
 #pragma unroll
         for (int j = 0; j < 4 * pairs; ++j) c[m][h][j] = 0.0F;
     std::uint32_t scales = TokenScales<pairs>::place(token_scales);
-    if constexpr (together == segment_chunks)
-      if (chunks == segment_chunks) return run<segment_chunks>(ring, operand, scales);
 #pragma unroll 1
     for (int i = 0; i < chunks; ++i) {
-      run<1>(ring, operand, scales);
+      add(ring, operand, scales);
       operand += operand_step;
       scales += scales_step;
     }
@@ -168,39 +155,30 @@ struct Chains {
   // From chunk to chunk: of the operand's descriptor, and of the tokens' scales in bytes.
   static constexpr std::uint32_t operand_step = operand_bytes * pairs / segment_chunks / 16;
   static constexpr std::uint32_t scales_step = chunk_values / 16 * 2 * pairs * 4;
-  // Registers decide: pieces under way besides the one that is waited for, and chunks in straight code.
-  static constexpr int ahead = 1;
-  static constexpr int together = pairs == 1 ? straight : 1;
 
-  // Adds `chunks` chunks. While a piece's products are added, those of the next are under way. Straight code:
-  // over a loop's end the assembler would not let them be.
-  template <int chunks, typename Ring>
-  __device__ void run(Ring& ring, std::uint32_t operand, std::uint32_t token_scales) {
-    constexpr int all = chunks * pieces;
-    Products<pairs> under_way[ahead + 1];
-    HalfRows<blocks> rows[ahead + 1];
+  // Adds a chunk, which is read at once, so that its place in the ring is free when its products begin. While
+  // a piece's products are added, those of the next are under way; not so over the loop's end, where the
+  // assembler would not let them be, but fetching straight code for several chunks costs more than it saves.
+  template <typename Ring>
+  __device__ void add(Ring& ring, std::uint32_t operand, std::uint32_t token_scales) {
+    Products<pairs> under_way[2];
+    HalfRows rows[2];
     TokenScales<pairs> scales;
-    const auto start = [&](int n) {
-      const int i = n % pieces;
-      HalfRows<blocks>& half = rows[n / 2 % (ahead + 1)];
-      if (i == 0) ring.wait();
-      if (i % blocks == 0) half.load(ring.chunk(), i / 2, i % 2);
-      under_way[n % (ahead + 1)].start(half, i % 2,
-                                       operand + static_cast<std::uint32_t>(n / pieces) * operand_step);
-      if (i == pieces - blocks) ring.release();
-    };
-    if constexpr (ahead == 1) start(0);
+    ring.wait();
 #pragma unroll
-    for (int n = 0; n < all; ++n) {
-      const int i = n % pieces;
-      if (n + ahead < all) start(n + ahead);
-      if (i == 0 || pairs == 2)
-        scales.load(token_scales + static_cast<std::uint32_t>(n / pieces) * scales_step, i % 2);
-      if (n + ahead < all)
-        wgmma_wait<ahead>();
+    for (int half = 0; half < 2; ++half) rows[half].load(ring.chunk(), half);
+    ring.release();
+    const auto start = [&](int n) { under_way[n % 2].start(rows[n / 2], n % 2, operand); };
+    start(0);
+#pragma unroll
+    for (int n = 0; n < pieces; ++n) {
+      if (n + 1 < pieces) start(n + 1);
+      if (n == 0 || pairs == 2) scales.load(token_scales, n % 2);
+      if (n + 1 < pieces)
+        wgmma_wait<1>();
       else
         wgmma_wait<0>();
-      under_way[n % (ahead + 1)].finish(rows[n / 2 % (ahead + 1)], i % 2, c[i / 2][i % 2], scales);
+      under_way[n % 2].finish(rows[n / 2], n % 2, c[n / 2][n % 2], scales);
     }
   }
 };
