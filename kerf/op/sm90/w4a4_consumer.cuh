@@ -37,7 +37,8 @@ class Consumer {
   __device__ void work(const Record& r, int kind) {
     const Gemm& g = p_.gemm[kind];
     const Share<few> share(g, r, warpgroup());
-    const int n = uniform(share.end - share.begin);
+    const int begin = uniform(share.begin);
+    const int n = uniform(share.end) - begin;
     if (n <= 0) return;
     float v[2 * used];
 #pragma unroll 1
@@ -48,15 +49,20 @@ class Consumer {
       }
       named_barrier(warpgroup(), warpgroup_threads);  // the operand is there, the other buffer is free
       Chains<used> chains;
-      chains.multiply(uniform(g.chunks(share.begin + i)), ring_,
+      chains.multiply(uniform(g.chunks(begin + i)), ring_,
                       operand_descriptor(Shared<pairs>::operand(warpgroup(), segment_)),
                       Shared<pairs>::scales(warpgroup(), segment_));
       ++segment_;
+      constexpr bool shares_operand = SharedPlaces<pairs>::operand_slots == 1;
+      if constexpr (shares_operand) {
+        chains.sum(v);
+        named_barrier(warpgroup(), warpgroup_threads);  // nobody reads the operand any more
+      }
       if constexpr (!few) {
         built_ = barrier_test(rows_full(), rows_parity()) && (r.stage() != 0 || !rows_of_intermediate());
         if (built_) build();
       }
-      chains.sum(v);
+      if constexpr (!shares_operand) chains.sum(v);
       SegmentSums<used>::add(Shared<pairs>::stack(p_), v, static_cast<unsigned>(i), i + 1 == n);
     }
     if (!join<used>(g, few ? g.side_parts_in_use(r.side) : g.parts_in_use, v)) return;

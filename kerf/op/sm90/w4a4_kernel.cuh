@@ -53,8 +53,8 @@ __global__ void __launch_bounds__(threads, 1) kernel(const __grid_constant__ Par
     }
   } else if (warp < consumers / 32) {
     auto* const operand = reinterpret_cast<uint4*>(Shared<pairs>::operand(0, 0));
-    for (int i = static_cast<int>(threadIdx.x); i < warpgroups * 2 * operand_bytes * pairs / 16;
-         i += consumers)
+    constexpr int all = SharedPlaces<pairs>::scales - SharedPlaces<pairs>::operand;
+    for (int i = static_cast<int>(threadIdx.x); i < all / 16; i += consumers)
       operand[i] = make_uint4(0, 0, 0, 0);
     if (threadIdx.x < most_partial_slots * warpgroups * 4) SharedHead::arrived()[threadIdx.x] = 0;
     proxy_fence();

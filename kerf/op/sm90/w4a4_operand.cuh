@@ -36,8 +36,9 @@ __device__ inline uint4 intermediate(const std::byte* copied, const uint4* origi
 // meet before any of its wgmma reads it.
 template <int pairs, int used>
 __device__ void build_operand(const Params& p, int warpgroup, unsigned n, std::byte* rows) {
-  const int word = static_cast<int>(threadIdx.x & 63);
-  const int second = static_cast<int>((threadIdx.x >> 6) & 1);
+  const int thread = pairs == 2 ? thread_now() : static_cast<int>(threadIdx.x);  // registers are short
+  const int word = thread & 63;
+  const int second = (thread >> 6) & 1;
   // Of this thread's even codes. For each chunk, block of a pair, and word of a block there is a piece of 32
   // values of K by 8 columns, in the tensor core's order: two runs of [8 columns][16 bytes], even codes and
   // odd ones. Lane t's block has column 2t + token and bytes 4t.

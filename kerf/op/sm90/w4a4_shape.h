@@ -215,15 +215,19 @@ struct SharedPlaces {
   static constexpr int tiles = arrived + most_partial_slots * warpgroups * 4 * 4;
   // [most_ended_tokens][most_ended_top_k]: rows, then weights
   static constexpr int routes = tiles + first_tiles * 8 + 16;
-  // [warpgroups][2][operand_bytes * pairs]: the B operands of two segments
+  // Segments whose operands a warpgroup has: where they are large, only one, for another stage of the ring.
+  static constexpr unsigned operand_slots = pairs == 1 ? 2 : 1;
+  // [warpgroups][operand_slots][operand_bytes * pairs]: the B operands of segments
   static constexpr int operand = (routes + most_ended_tokens * most_ended_top_k * 8 + 127) / 128 * 128;
-  // [warpgroups][2][32][2 * pairs] f32: the tokens' scales in them
-  static constexpr int scales = operand + warpgroups * 2 * operand_bytes * pairs;
+  // [warpgroups][operand_slots][32][2 * pairs] f32: the tokens' scales in them
+  static constexpr int scales =
+      operand + warpgroups * static_cast<int>(operand_slots) * operand_bytes * pairs;
   // [partial_slots][warpgroups][2 * pairs][128] f32: sums of parts
-  static constexpr int partials = scales + warpgroups * 2 * 2 * pairs * numeric::blocks_per_segment * 4;
+  static constexpr int partials =
+      scales + warpgroups * static_cast<int>(operand_slots) * 2 * pairs * numeric::blocks_per_segment * 4;
   // [warpgroups][row_slots][row_slot_bytes]: a segment's codes and scales of each token as they are in
   // memory, then RowsAre
-  static constexpr unsigned row_slots = pairs == 1 ? 4 : 2;
+  static constexpr unsigned row_slots = pairs == 1 ? 4 : 1;
   static constexpr int row_slot_bytes = 2 * pairs * most_row_bytes + 16;
   static constexpr int rows =
       partials + static_cast<int>(partial_slots) * warpgroups * 2 * pairs * warpgroup_threads * 4;

@@ -62,12 +62,12 @@ template <int pairs>
 struct Shared : SharedHead {
   using Places = SharedPlaces<pairs>;
   __device__ static std::byte* operand(int warpgroup, unsigned n) {
-    return shared_at(Places::operand) + (warpgroup * 2 + static_cast<int>(n % 2)) * operand_bytes * pairs;
+    return shared_at(Places::operand) + operand_slot(warpgroup, n) * operand_bytes * pairs;
   }
   // [32][2 * pairs of the pass]
   __device__ static float* scales(int warpgroup, unsigned n) {
     return reinterpret_cast<float*>(shared_at(Places::scales)) +
-           (warpgroup * 2 + static_cast<int>(n % 2)) * 2 * pairs * numeric::blocks_per_segment;
+           operand_slot(warpgroup, n) * 2 * pairs * numeric::blocks_per_segment;
   }
   // [4]: how many parts of a unit are there, for each warp's rows.
   __device__ static int* arrived(unsigned n, int unit) {
@@ -95,6 +95,11 @@ struct Shared : SharedHead {
   // [levels][2 * pairs][consumers]
   __device__ static float* stack(const Params& p) {
     return reinterpret_cast<float*>(shared_at(p.plan.stack));
+  }
+
+ private:
+  __device__ static int operand_slot(int warpgroup, unsigned n) {
+    return warpgroup * static_cast<int>(Places::operand_slots) + static_cast<int>(n % Places::operand_slots);
   }
 };
 
