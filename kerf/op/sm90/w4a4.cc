@@ -45,11 +45,12 @@ class W4a4Experts final : public DeviceExperts {
     w4a4::prepare();
   }
 
-  // Tiles make no difference; two passes of two tokens cost more than one of four where they are frequent.
+  // Tiles make no difference. Passes of four tokens pay from where some experts have more than two, sooner
+  // where experts are wide; one and two tokens have a kernel of their own, of passes of two.
   [[nodiscard]] Tactic default_tactic(std::int64_t tokens) const override {
-    const std::int64_t routes = tokens * top_k();
-    const bool wide = shape().intermediate > 2048;
-    return {tiles.front(), routes >= (wide ? 1 : 2) * num_experts() ? 1 : 0};
+    const std::int64_t experts_a_route = shape().intermediate > 2048 ? 4 : 2;
+    const bool four = tokens > w4a4::most_ended_tokens && experts_a_route * tokens * top_k() >= num_experts();
+    return {tiles.front(), four ? 1 : 0};
   }
 
   [[nodiscard]] std::size_t scratch_bytes(const routing::MetadataShape& /*shape*/,
