@@ -47,14 +47,14 @@ class Consumer {
         barrier_wait(rows_full(), rows_parity());
         build();
       }
-      named_barrier(warpgroup(), warpgroup_threads);  // the operand is there, the other buffer is free
+      named_barrier(warpgroup(), warpgroup_threads);  // the operand is there; of two, the other is free
       Chains<used> chains;
       chains.multiply(uniform(g.chunks(begin + i)), ring_,
                       operand_descriptor(Shared<pairs>::operand(warpgroup(), segment_)),
                       Shared<pairs>::scales(warpgroup(), segment_));
       ++segment_;
-      constexpr bool shares_operand = SharedPlaces<pairs>::operand_slots == 1;
-      if constexpr (shares_operand) {
+      constexpr bool one_operand = SharedPlaces<pairs>::operand_slots == 1;
+      if constexpr (one_operand) {
         chains.sum(v);
         named_barrier(warpgroup(), warpgroup_threads);  // nobody reads the operand any more
       }
@@ -62,7 +62,7 @@ class Consumer {
         built_ = barrier_test(rows_full(), rows_parity()) && (r.stage() != 0 || !rows_of_intermediate());
         if (built_) build();
       }
-      if constexpr (!shares_operand) chains.sum(v);
+      if constexpr (!one_operand) chains.sum(v);
       SegmentSums<used>::add(Shared<pairs>::stack(p_), v, static_cast<unsigned>(i), i + 1 == n);
     }
     if (!join<used>(g, few ? g.side_parts_in_use(r.side) : g.parts_in_use, v)) return;

@@ -1,7 +1,8 @@
 // The tokens' side of the products. Four lanes share a row of weights, each with two blocks of a chunk's
 // eight, so the B operand is block-diagonal: its eight columns are four pairs of blocks by two tokens, zero
 // elsewhere, and what a lane accumulates are dots of its own blocks. A warpgroup writes a segment's operand
-// (4 KB for each pair of tokens) while it works on the segment before; the zeros are written once and stay.
+// (4 KB for each pair of tokens) when its products of the segment before are over; the zeros are written once
+// and stay.
 #pragma once
 
 #include <cuda_fp16.h>
