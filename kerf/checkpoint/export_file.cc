@@ -278,10 +278,12 @@ Digest ExportWriter::close() {
   return digest_of(std::span<const Digest>(digests_));
 }
 
-void ExportWriter::finish(std::span<const Digest> ranks) {
+void ExportWriter::end(std::span<const Digest> ranks) {
   if (std::ssize(ranks) != ranks_) fail(ErrorKind::bug, "digests of {} files of {}", ranks.size(), ranks_);
   writer_.append(std::as_bytes(ranks));
-  writer_.finish();
+  writer_.close();
 }
+
+void ExportWriter::finish() { writer_.finish(); }
 
 }  // namespace kerf::checkpoint

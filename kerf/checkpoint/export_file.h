@@ -109,9 +109,11 @@ class ExportWriter {
   // After the last tensor: the digest of all of this file, for the other ranks. Error{bug} where tensors are
   // missing, Error{usage} as append().
   Digest close();
-  // With every rank's, [ranks] ascending: the file appears under its name. Error{bug} for another number of
-  // them, Error{usage} as append().
-  void finish(std::span<const Digest> ranks);
+  // With every rank's, [ranks] ascending: the file is whole and on the disk, under its temporary name.
+  // Error{bug} for another number of them, Error{usage} as append().
+  void end(std::span<const Digest> ranks);
+  // The file appears under its name. Error{usage} as append().
+  void finish();
 
  private:
   std::vector<NamedShape> tensors_;

@@ -222,11 +222,12 @@ ExportReport export_experts(const checkpoint::Checkpoint& from, const fs::path& 
   });
   const std::vector<checkpoint::Digest> all =
       comm::gathered(rank.group, std::span<const checkpoint::Digest>(&mine, 1), "the files' digests");
-  // An earlier export stays until all of this one is there.
+  // An earlier export stays until all of this one is on the disk.
+  comm::agreed(rank.group, "writing the files' ends", [&] { writer->end(all); });
   comm::agreed(rank.group, "replacing an earlier export", [&] {
     if (claim) claim->clear();
   });
-  comm::agreed(rank.group, "ending the export", [&] { writer->finish(all); });
+  comm::agreed(rank.group, "ending the export", [&] { writer->finish(); });
   report.id = checkpoint::text_of(checkpoint::digest_of(std::span<const checkpoint::Digest>(all)));
   report.largest_bytes = comm::all_max(rank.group, bytes, "the largest file");
   for (const std::int64_t b :

@@ -226,12 +226,15 @@ LogicalReport export_logical(const Checkpoint& from, const fs::path& directory, 
     ++report.layers;
     if (progress) progress(report.layers, std::ssize(facts.layers));
   }
+  const nlohmann::json index = {{"metadata", {{"total_size", report.bytes}}}, {"weight_map", std::move(map)}};
+  std::deque<checkpoint::AtomicFile> texts;
+  texts.push_back(internal::text_to_come(directory / internal::index_name, index.dump(2) + "\n"));
+  if (facts.configs.quant)
+    texts.push_back(internal::text_to_come(directory / internal::quant_name, *facts.configs.quant));
+  texts.push_back(internal::text_to_come(directory / "config.json", config_text(facts)));
   claim.clear(written);
   for (checkpoint::SafetensorsWriter& writer : writers) writer.finish();
-  const nlohmann::json index = {{"metadata", {{"total_size", report.bytes}}}, {"weight_map", std::move(map)}};
-  internal::write_text(directory / internal::index_name, index.dump(2) + "\n");
-  if (facts.configs.quant) internal::write_text(directory / internal::quant_name, *facts.configs.quant);
-  internal::write_text(directory / "config.json", config_text(facts));
+  for (checkpoint::AtomicFile& text : texts) text.finish();
   return report;
 }
 

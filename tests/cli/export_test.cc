@@ -502,6 +502,40 @@ TEST(ExportCommand, AFullDiskLeavesNothing) {
   EXPECT_TRUE(fs::is_empty(dir.path()));
 }
 
+std::map<std::string, std::string> contents(const fs::path& directory) {
+  std::map<std::string, std::string> out;
+  for (const auto& entry : fs::directory_iterator(directory))
+    if (entry.path().filename() != ".kerf-export")  // which lists what a run was about to write, too
+      out[entry.path().filename().string()] = read_text(entry.path());
+  return out;
+}
+
+// The last bytes do not fit: the earlier export is there until the next one is, on the disk.
+TEST(ExportCommand, AFullDiskLeavesAnEarlierExport) {
+  for (const std::string& to : {std::string(), std::string(" --to logical")}) {
+    const TempDir dir;
+    const TempDir sound;
+    ASSERT_EQ(exported(model(), sound.path(), {"--ranks", "2"}).code, 0);
+    const std::string from = to.empty() ? model() : sound.path().string();
+    const std::string again = std::string(program_path) + " export " + from + " " + dir.path().string() + to;
+    const std::string command = again + (to.empty() ? " --ranks 2" : "");
+    ASSERT_EQ(run_executable("/bin/sh", {"-c", command}).code, 0);
+    const auto before = contents(dir.path());
+    std::uintmax_t largest = 0;
+    for (const auto& entry : fs::directory_iterator(dir.path()))
+      largest = std::max(largest, entry.file_size());
+    const std::string limit = "ulimit -f " + std::to_string((largest - 1) / 512) + "; exec ";
+    expect_refusal(run_executable("/bin/sh", {"-c", limit + command}), 2, {"cannot write it"});
+    EXPECT_TRUE(contents(dir.path()) == before) << to;
+    const TempDir fresh;
+    const std::string elsewhere =
+        std::string(program_path) + " export " + from + " " + fresh.path().string() + to;
+    expect_refusal(run_executable("/bin/sh", {"-c", limit + elsewhere + (to.empty() ? " --ranks 2" : "")}), 2,
+                   {"cannot write it"});
+    EXPECT_TRUE(fs::is_empty(fresh.path())) << to;
+  }
+}
+
 TEST(ExportCommand, InspectAndPlanKnowAnExport) {
   const TempDir out;
   ASSERT_EQ(exported(model(), out.path(), {"--ranks", "4", "--ep", "2", "--tp", "2", "--expert-tp"}).code, 0);

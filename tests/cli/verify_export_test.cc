@@ -58,7 +58,10 @@ void rewritten(const fs::path& from, const fs::path& to, std::int64_t ranks, con
     for (const auto& [begin, t] : tensors) writers.back()->append(t.bytes, workers);
     digests.push_back(writers.back()->close());
   }
-  for (const auto& writer : writers) writer->finish(digests);
+  for (const auto& writer : writers) {
+    writer->end(digests);
+    writer->finish();
+  }
 }
 
 void rewritten(const fs::path& from, const fs::path& to,
@@ -283,7 +286,8 @@ TEST(VerifyExport, ManyLayersAndTensorsAreSoonLookedAt) {
   checkpoint::ExportWriter writer(many, facts, shapes);
   for (std::size_t i = 0; i < shapes.size(); ++i) writer.append({}, Workers(1));
   const checkpoint::Digest digest = writer.close();
-  writer.finish(std::span(&digest, 1));
+  writer.end(std::span(&digest, 1));
+  writer.finish();
   const auto begin = std::chrono::steady_clock::now();
   const Ran ran = run_program({"verify", many.string()});
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));

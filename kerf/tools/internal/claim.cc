@@ -14,7 +14,6 @@
 
 #include "kerf/base/format.h"
 #include "kerf/base/text.h"
-#include "kerf/checkpoint/atomic_file.h"
 
 namespace kerf::tools::internal {
 
@@ -105,6 +104,14 @@ Claim::Claim(const fs::path& directory, OwnFiles own) : directory_(directory), o
                         [&](const std::string& name) { return name == own_.key; });
 }
 
+Claim::~Claim() {
+  std::error_code error;
+  std::size_t others = 0;
+  for (fs::directory_iterator it(directory_, error), end; !error && it != end; it.increment(error))
+    if (it->path().filename() != own_.marker) ++others;
+  if (!error && others == 0 && !own_.marker.empty()) fs::remove(directory_ / own_.marker, error);
+}
+
 void Claim::write_marker(std::vector<std::string> names) const {
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
@@ -147,10 +154,13 @@ bool is_checkpoint_file(const std::string& name, std::string_view marker) {
          });
 }
 
-void write_text(const fs::path& path, const std::string& text) {
+checkpoint::AtomicFile text_to_come(const fs::path& path, const std::string& text) {
   checkpoint::AtomicFile file(path);
   file.append(std::as_bytes(std::span(text)));
-  file.finish();
+  file.close();
+  return file;
 }
+
+void write_text(const fs::path& path, const std::string& text) { text_to_come(path, text).finish(); }
 
 }  // namespace kerf::tools::internal

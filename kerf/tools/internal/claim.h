@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kerf/base/file.h"
+#include "kerf/checkpoint/atomic_file.h"
 
 namespace kerf::tools::internal {
 
@@ -30,6 +31,12 @@ class Claim {
   // with nothing changed, for one that holds anything that the command did not write (the message names it),
   // that another run writes to at the moment, or that cannot be made or read.
   Claim(const std::filesystem::path& directory, OwnFiles own);
+  // A marker beside which nothing came to be goes.
+  ~Claim();
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+  Claim(Claim&&) = delete;
+  Claim& operator=(Claim&&) = delete;
 
   // Marks the directory: `names` are about to be written to it, besides what it has.
   void mark(const std::vector<std::string>& names) const;
@@ -54,6 +61,8 @@ std::vector<std::string> checkpoint_files(std::size_t shards, bool quantisation)
 // Whether a file can be one of those, `marker`, or on its way to one.
 bool is_checkpoint_file(const std::string& name, std::string_view marker);
 
+// A small file, on the disk but for its name, which finish() gives it. Error{usage} as AtomicFile.
+checkpoint::AtomicFile text_to_come(const std::filesystem::path& path, const std::string& text);
 // Writes a small file in one go. Error{usage} as AtomicFile.
 void write_text(const std::filesystem::path& path, const std::string& text);
 
