@@ -81,22 +81,6 @@ __device__ inline bool barrier_test(std::uint64_t* barrier, std::uint32_t parity
   return done != 0;
 }
 
-// The same, after waiting for it no longer than about `nanoseconds`: who looks again and again takes the
-// others' instruction slots.
-__device__ inline bool barrier_try(std::uint64_t* barrier, std::uint32_t parity, std::uint32_t nanoseconds) {
-  std::uint32_t done;
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "mbarrier.try_wait.parity.shared.b64 done, [%1], %2, %3;\n"
-      "selp.u32 %0, 1, 0, done;\n"
-      "}"
-      : "=r"(done)
-      : "r"(shared_address(barrier)), "r"(parity), "r"(nanoseconds)
-      : "memory");
-  return done != 0;
-}
-
 // Copies of 16 or 4 bytes by a thread, which go on without it; zeros where there is nothing to copy. What the
 // thread has begun arrives at the barrier, once, when it is there.
 __device__ inline void copy_16(void* to, const void* from, bool any) {
