@@ -12,6 +12,7 @@
 
 #include "src/bind.h"
 #include "src/collected.h"
+#include "src/raised.h"
 
 namespace kerf::python {
 
@@ -99,14 +100,15 @@ std::string why_not_handed_over(nb::handle object) {
     (void)object.attr("__dlpack__")();
   } catch (nb::python_error& error) {
     if (!error.matches(PyExc_Exception)) throw;
-    return nb::cast<std::string>(nb::str(nb::type_name(error.type()))) + ": " +
-           nb::cast<std::string>(nb::str(error.value()));
+    return words_of(error);
   }
   return {};
 }
 
 // Of a tensor of torch's whose memory has the numbers with the other sign: DLPack would hand over that.
 bool is_negated(nb::handle object) {
+  // Asking others costs them an exception for each array of each step.
+  if (PyDict_GetItemString(PyImport_GetModuleDict(), "torch") == nullptr) return false;
   if (PyObject_HasAttrString(object.ptr(), "is_neg") == 0) return false;
   bool negated = false;
   return nb::try_cast(object.attr("is_neg")(), negated, false) && negated;

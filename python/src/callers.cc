@@ -15,11 +15,9 @@ Error reason_of(const nb::python_error& error) {
   const nb::object own = nb::module_::import_("kerf.errors").attr("Error");
   std::int64_t kind = 0;
   const bool kerfs = error.matches(own) && nb::try_cast<std::int64_t>(error.value().attr("exit_code"), kind);
-  if (kerfs) return {static_cast<ErrorKind>(kind), nb::cast<std::string>(nb::str(error.value()))};
+  if (kerfs) return {static_cast<ErrorKind>(kind), utf8_of(error.value())};
   return {error.matches(PyExc_MemoryError) ? ErrorKind::memory : ErrorKind::usage, words_of(error)};
 }
-
-std::string text_of(nb::handle value) { return nb::cast<std::string>(nb::str(value)); }
 
 }  // namespace
 
@@ -44,7 +42,7 @@ std::int64_t whole(const char* name, nb::handle value, std::int64_t low, std::in
   std::int64_t out = 0;
   if (!nb::try_cast<std::int64_t>(number, out, false) || out < low || out > high)
     throw Error(ErrorKind::usage, fmt::format("{} is {}, wanted a whole number from {} to {}", name,
-                                              text_of(number), low, high));
+                                              utf8_of(number), low, high));
   return out;
 }
 
@@ -68,7 +66,7 @@ std::uint64_t seed_of(nb::handle value) {
   std::uint64_t out = 0;
   if (!nb::try_cast<std::uint64_t>(number, out, false))
     throw Error(ErrorKind::usage,
-                fmt::format("seed is {}, wanted a whole number from 0 to 2^64 - 1", text_of(number)));
+                fmt::format("seed is {}, wanted a whole number from 0 to 2^64 - 1", utf8_of(number)));
   return out;
 }
 

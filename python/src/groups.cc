@@ -135,10 +135,7 @@ std::shared_ptr<RankGroup> mpi_group(double timeout) {
 Verdict reason_of(nb::handle why) noexcept {
   if (why.is_none()) return std::nullopt;
   Reason out{ErrorKind::peer, "it raised what has no words"};
-  (void)attempt([&] {
-    const nb::object bytes = nb::str(why).attr("encode")("utf-8", "backslashreplace");
-    out.text.assign(PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr())));
-  });
+  (void)attempt([&] { out.text = utf8_of(why); });
   return out;
 }
 

@@ -15,14 +15,16 @@ PyObject*& kept() {
 
 }  // namespace
 
+std::string utf8_of(nb::handle object) {
+  const nb::object bytes = nb::str(object).attr("encode")("utf-8", "backslashreplace");
+  return {PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
+}
+
 std::string words_of(const nb::python_error& error) {
   const std::string kind = nb::cast<std::string>(nb::str(nb::type_name(error.type())));
   std::string text;
   // Its own __str__ may raise.
-  const Verdict wordless = attempt([&] {
-    const nb::object bytes = nb::str(error.value()).attr("encode")("utf-8", "backslashreplace");
-    text.assign(PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr())));
-  });
+  const Verdict wordless = attempt([&] { text = utf8_of(error.value()); });
   return wordless || text.empty() ? kind : kind + ": " + text;
 }
 

@@ -8,6 +8,10 @@
 
 namespace kerf::python {
 
+// str() of an object in UTF-8, whatever it holds. Raises what its __str__ does. With the interpreter's lock
+// held.
+std::string utf8_of(nb::handle object);
+
 // "ValueError: no such thing", without a trace. With the interpreter's lock held.
 std::string words_of(const nb::python_error& error);
 

@@ -228,8 +228,7 @@ void Resident::keep(std::int64_t layer, EngineLayer source) {
 std::int64_t Resident::index_of(nb::handle layer) const {
   std::int64_t index = 0;
   const nb::int_ number = index_number(layer);
-  if (!nb::try_cast<std::int64_t>(number, index, false))
-    no_such_layer(nb::cast<std::string>(nb::str(number)), *runtime_);
+  if (!nb::try_cast<std::int64_t>(number, index, false)) no_such_layer(utf8_of(number), *runtime_);
   return index;
 }
 
