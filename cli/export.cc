@@ -82,11 +82,13 @@ void report(const Options& o, const tools::ExportReport& r, double seconds, Cont
 
 void run(const Options& given, Context& context) {
   Options o = given;
+  if (o.to && o.ranks.group != "local")
+    throw Error(ErrorKind::usage, fmt::format("--to {} with --group {}: one process writes it, wanted local",
+                                              *o.to, o.ranks.group));
   check_rank_options(o.ranks, context);
-  require_same_options(o.ranks, context, "export",
-                       {{"--layers", o.layers.value_or("not given")},
-                        {"--to", o.to.value_or("not given")},
-                        {"--expert-tp", o.expert_tp ? "given" : "not given"}});
+  require_same_options(
+      o.ranks, context, "export",
+      {{"--layers", o.layers.value_or("not given")}, {"--expert-tp", o.expert_tp ? "given" : "not given"}});
   const auto from = checkpoint::Checkpoint::open(o.checkpoint);
   for (const std::string& note : from.notes()) context.log.info(note);
   if (o.to) return to_logical(o, from, context);

@@ -26,8 +26,12 @@ std::string value_of(const Environment& environment, std::string_view name) {
 
 }  // namespace
 
-Meeting find_meeting(const Launch& launch, const Environment& environment, const std::string& file,
-                     std::optional<int> port) {
+MeetingPlace meeting_place() {
+  return {env_value("KERF_RENDEZVOUS_FILE").value_or(""), env_positive("KERF_RENDEZVOUS_PORT", most_port),
+          env_value("KERF_JOB_ID").value_or("")};
+}
+
+Meeting find_meeting(const Launch& launch, const Environment& environment, const MeetingPlace& place) {
   Meeting out;
   if (!launch.started) return out;
   out.launcher = launch.launcher;
@@ -35,18 +39,19 @@ Meeting find_meeting(const Launch& launch, const Environment& environment, const
   out.tcp.rank = launch.rank;
   out.tcp.size = launch.size;
   if (launch.size == 1) return out;
-  if (!file.empty()) {
-    out.tcp.file = file;
+  out.tcp.job = place.job.empty() ? launch.job : place.job;
+  if (!place.file.empty()) {
+    out.tcp.file = place.file;
     return out;
   }
   out.tcp.host = value_of(environment, "MASTER_ADDR");
   const std::string master = value_of(environment, "MASTER_PORT");
-  if (out.tcp.host.empty() || (!port && master.empty()))
+  if (out.tcp.host.empty() || (!place.port && master.empty()))
     throw Error(ErrorKind::usage,
                 fmt::format("--group nccl: {} started {} processes, and nothing says where they meet: set "
                             "MASTER_ADDR and KERF_RENDEZVOUS_PORT (or MASTER_PORT), or KERF_RENDEZVOUS_FILE",
                             launch.launcher, launch.size));
-  out.tcp.port = port ? *port : next_port(master);
+  out.tcp.port = place.port ? *place.port : next_port(master);
   return out;
 }
 

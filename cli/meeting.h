@@ -17,10 +17,16 @@ struct Meeting {
   std::string launcher;
 };
 
-// `file` and `port` as KERF_RENDEZVOUS_FILE and KERF_RENDEZVOUS_PORT say. Error{usage} where there are
-// several processes and nothing says where they meet.
-Meeting find_meeting(const Launch& launch, const Environment& environment, const std::string& file,
-                     std::optional<int> port);
+// What KERF_RENDEZVOUS_FILE, KERF_RENDEZVOUS_PORT and KERF_JOB_ID say.
+struct MeetingPlace {
+  std::string file;
+  std::optional<int> port;
+  std::string job;
+};
+MeetingPlace meeting_place();
+
+// Error{usage} where there are several processes and nothing says where they meet.
+Meeting find_meeting(const Launch& launch, const Environment& environment, const MeetingPlace& place);
 
 // Of `devices` on this host: the local rank's; the only one, where each process sees its own alone.
 // Error{usage} where nothing says the local rank, Error{device} where there are too few.

@@ -62,9 +62,8 @@ void join_nccl(const RankOptions& options, Context& context) {
         ErrorKind::unsupported,
         fmt::format("--group nccl with --device {}: it moves data between devices, with --device cuda",
                     options.device));
-  const Meeting meeting = find_meeting(find_launch(launch_environment()), launch_environment(),
-                                       env_value("KERF_RENDEZVOUS_FILE").value_or(""),
-                                       env_positive("KERF_RENDEZVOUS_PORT", most_port));
+  const Meeting meeting =
+      find_meeting(find_launch(launch_environment()), launch_environment(), meeting_place());
   context.rank = meeting.tcp.rank;
   cuda::use_device(device_of(meeting, cuda::device_count()));
   comm::TcpOptions tcp = meeting.tcp;
@@ -94,6 +93,11 @@ void join(RankOptions& options, Context& context) {
   options.ranks = group.size();
   options.ranks_given = true;
   options.host = context.program->host();
+}
+
+// Of which a launcher's processes can be ranks: torchrun starts no MPI programs.
+std::string group_of(const std::string& launcher) {
+  return launcher == "torchrun" ? "--group nccl with --device cuda" : "--group mpi";
 }
 
 // The names of a list of parts of one kind, after `first`.
@@ -174,11 +178,11 @@ void refuse_copies(std::string_view what) {
   if (!launch.started || launch.size == 1) return;
   throw Error(
       ErrorKind::usage,
-      fmt::format(
-          "{} has all ranks in one process, and {} started {} ({}), each of which would do all "
-          "of the work: {}, or start one process",
-          what, launch.launcher, launch.size, fmt::join(launch.variables, " "),
-          what.starts_with("--group") ? "--group mpi makes each of them a rank" : "run it by itself"));
+      fmt::format("{} has all ranks in one process, and {} started {} ({}), each of which would do all "
+                  "of the work: {}, or start one process",
+                  what, launch.launcher, launch.size, fmt::join(launch.variables, " "),
+                  what.starts_with("--group") ? group_of(launch.launcher) + " makes each of them a rank"
+                                              : "run it by itself"));
 }
 
 int rank_threads(const RankOptions& options) {
@@ -215,7 +219,7 @@ void require_same_options(const RankOptions& options, const Context& context, co
     };
     add("command", command);
     add("--act", options.act);
-    add("--backend", backend_of(options));
+    add("backend (--backend, KERF_ISA)", backend_of(options));
     add("--ep", number(options.ep));
     add("--tp", number(options.tp));
     add("--uneven", flag(options.fit.uneven));

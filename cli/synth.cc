@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/progress.h"
+#include "cli/ranks.h"
 #include "cli/text.h"
 
 namespace kerf::cli {
@@ -44,6 +45,7 @@ tools::SynthOptions wanted(const Options& o) {
 }
 
 void run(const Options& o, Context& context) {
+  refuse_copies("kerf synth");
   const tools::SynthOptions s = wanted(o);
   require(tools::unsupported(s));
   ProgressBar bar(context, "writing " + o.directory);

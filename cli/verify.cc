@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/progress.h"
+#include "cli/ranks.h"
 #include "cli/report.h"
 #include "cli/text.h"
 
@@ -38,6 +39,7 @@ void print_speed(const tools::VerifySpeed& s, Output& out) {
 }
 
 void run(const std::string& path, const std::string& source, bool measure, Context& context) {
+  refuse_copies("kerf verify");
   const auto checkpoint = checkpoint::Checkpoint::open(path);
   tools::VerifyReport r;
   {

@@ -17,7 +17,7 @@ struct EnvVariable {
   const char* fallback;  // what holds when it is unset
 };
 
-inline constexpr std::array<EnvVariable, 6> env_table = {{
+inline constexpr std::array<EnvVariable, 7> env_table = {{
     {"KERF_THREADS", "worker threads of this process, shared by its local ranks", "all cores"},
     {"KERF_ISA", "instruction set of the CPU op: scalar, avx2, avx512, neon, dotprod",
      "the best this CPU has"},
@@ -26,6 +26,8 @@ inline constexpr std::array<EnvVariable, 6> env_table = {{
     {"KERF_RENDEZVOUS_PORT", "port of MASTER_ADDR at which the ranks of --group nccl meet",
      "MASTER_PORT + 1"},
     {"KERF_RENDEZVOUS_FILE", "file, on a disk that all ranks share, at which they meet instead", "none"},
+    {"KERF_JOB_ID", "words that all ranks of a job share, and no other job that meets there",
+     "the launcher's number of it"},
 }};
 
 // The variable's value, nothing where it is unset or empty. Error{bug} for a name outside the table.

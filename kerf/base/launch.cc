@@ -1,5 +1,6 @@
 #include "kerf/base/launch.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdlib>
@@ -13,12 +14,24 @@ namespace {
 
 constexpr std::array<Launcher, 4> kLaunchers = {{
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", "", "", ""},
-    {"PMI (MPICH, Intel MPI)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "", "", ""},
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", ""},
+     "OMPI_COMM_WORLD_LOCAL_SIZE", "", "", "", "PMIX_NAMESPACE", ""},
+    {"PMI (MPICH, Intel MPI)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "", "", "", "",
+     ""},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "",
+     "TORCHELASTIC_RUN_ID", ""},  // not with its number of restarts, which each host counts for itself
     // A batch script has rank 0 of as many as were asked for, and is one process: srun's steps have a number.
-    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", "", "", "SLURM_STEP_ID"},
+    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", "", "", "SLURM_STEP_ID", "SLURM_JOB_ID",
+     "SLURM_STEP_ID"},
 }};
+
+// All of its variables, each once.
+std::vector<std::string_view> variables_of(const Launcher& l) {
+  std::vector<std::string_view> out;
+  for (const std::string_view name :
+       {l.rank, l.size, l.local_rank, l.local_size, l.host, l.port, l.started, l.job, l.job_part})
+    if (!name.empty() && std::ranges::find(out, name) == out.end()) out.push_back(name);
+  return out;
+}
 
 class Reader {
  public:
@@ -89,9 +102,9 @@ Launch find_launch(const Environment& environment) {
     out.host = read.text(launcher.host).value_or("");
     out.port = read.text(launcher.port).value_or("");
     out.started = launcher.started.empty() || read.text(launcher.started);
-    for (const std::string_view name : {launcher.rank, launcher.size, launcher.local_rank,
-                                        launcher.local_size, launcher.host, launcher.port, launcher.started})
-      read.note(name, out.variables);
+    if (const auto job = read.text(launcher.job))
+      out.job = fmt::format("{} {} {}", launcher.name, *job, read.text(launcher.job_part).value_or(""));
+    for (const std::string_view name : variables_of(launcher)) read.note(name, out.variables);
     return out;
   }
   return {};
@@ -100,11 +113,9 @@ Launch find_launch(const Environment& environment) {
 Environment launch_environment() {
   Environment out;
   for (const Launcher& l : kLaunchers)
-    for (const std::string_view name :
-         {l.rank, l.size, l.local_rank, l.local_size, l.host, l.port, l.started})
-      if (!name.empty())
-        if (const char* value = std::getenv(std::string(name).c_str()))  // NOLINT(concurrency-mt-unsafe)
-          out.emplace(name, value);
+    for (const std::string_view name : variables_of(l))
+      if (const char* value = std::getenv(std::string(name).c_str()))  // NOLINT(concurrency-mt-unsafe)
+        out.emplace(name, value);
   return out;
 }
 

@@ -21,6 +21,8 @@ struct Launcher {
   std::string_view host, port;
   // Where only this says that processes were started, since the others are set without that too.
   std::string_view started;
+  // What tells this start from all others, for all of its processes the same; both, where there are two.
+  std::string_view job, job_part;
 };
 
 // In the order of precedence: of a launcher inside another's allocation the inner one counts.
@@ -36,6 +38,7 @@ struct Launch {
   int size = 1;
   std::optional<int> local_rank, local_size;
   std::string host, port;              // of a rendezvous, as they stand
+  std::string job;                     // the same in all processes of this start, another in others; or empty
   bool started = false;                // the launcher has started this process as one of `size`
   std::vector<std::string> variables;  // NAME=VALUE of all that were looked at and are set, in table order
 };

@@ -25,17 +25,21 @@ struct TcpOptions {
   std::string host;
   int port = 0;
   // or a file, on a disk that all ranks share: rank 0 writes there how it is reached, and takes it away when
-  // all are here. What an earlier run left there is replaced; whoever reads it before finds nobody, and reads
-  // again.
+  // all are here. An empty file, and what an earlier run left there, are replaced; whoever reads it before
+  // finds nobody, and reads again. Anything else (a link, a pipe, another program's file) is left alone.
   std::string file;
   // How long ranks wait for each other, to meet and in a collective; at least 1.
   std::chrono::milliseconds timeout{60'000};
+  // Any words that all ranks of this job share and no other job does. Ranks of another are no ranks of this
+  // run, so two jobs may be told the same place. Empty: as good as any other words.
+  std::string job = {};
 };
 
 // Collective. The group is "tcp": ordered, of the host's memory, for small things: a message goes straight
 // from rank to rank, but is packed and not large. Only the thread that starts it uses it. Errors: usage
-// (numbers that make no sense, a port that is taken, a file that cannot be written, two processes of one
-// number or of programs of another size: on all ranks that have come), peer (who did not come, by number;
+// (numbers that make no sense, a port that is taken, a file that cannot be written, is no rendezvous or is
+// where another run's ranks are meeting, two processes of one number or of programs of another size: on all
+// ranks that have come), peer (who did not come, by number;
 // that rank 0 was not found, and why). What is no kerf's on a port is closed and told of.
 std::unique_ptr<Program> start_tcp(const TcpOptions& options);
 

@@ -80,7 +80,9 @@ def mpi(*, timeout: float = 60.0) -> Group:
     """This process as a rank of the MPI program that it was started in (``mpirun -np 4 python ...``).
 
     The same object at every call; MPI is started by the first. Only the thread that calls it may use the group. It is
-    closed when the interpreter ends. Raises UnsupportedError in builds without MPI.
+    closed when the interpreter ends. A rank that ends while others wait for it ends all of them: an error that nobody
+    caught is told to the others, with its words; of ``sys.exit(3)`` they hear that the rank returned, and all processes
+    end with the exit code 5, its own too. Raises UnsupportedError in builds without MPI.
     """
     global _mpi
     if _mpi is None:

@@ -63,6 +63,29 @@ TEST(Launch, EachLauncherIsFoundByItsVariables) {
   EXPECT_TRUE(slurm.started);
 }
 
+TEST(Launch, AJobIsWhatAllOfItsProcessesShareAndNoOtherDoes) {
+  const auto job = [](Environment e, const Environment& more) {
+    e.insert(more.begin(), more.end());
+    return find_launch(e).job;
+  };
+  const Environment slurm = {{"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "4"}};
+  const std::string step = job(slurm, {{"SLURM_JOB_ID", "11"}, {"SLURM_STEP_ID", "0"}});
+  EXPECT_NE(step, "");
+  EXPECT_EQ(step, job({{"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "4"}},
+                      {{"SLURM_JOB_ID", "11"}, {"SLURM_STEP_ID", "0"}}));
+  EXPECT_NE(step, job(slurm, {{"SLURM_JOB_ID", "11"}, {"SLURM_STEP_ID", "1"}}));
+  EXPECT_NE(step, job(slurm, {{"SLURM_JOB_ID", "12"}, {"SLURM_STEP_ID", "0"}}));
+  EXPECT_EQ(job(slurm, {{"SLURM_STEP_ID", "0"}}), "");
+
+  const Environment torch = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TORCHELASTIC_RUN_ID", "none"}};
+  EXPECT_NE(job(torch, {}), "");
+  EXPECT_EQ(job(torch, {{"TORCHELASTIC_RESTART_COUNT", "0"}}),
+            job(torch, {{"TORCHELASTIC_RESTART_COUNT", "1"}}));  // hosts of one job may count otherwise
+  EXPECT_EQ(job({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}}, {}), "");
+  EXPECT_NE(job({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}}, {{"PMIX_NAMESPACE", "1234"}}),
+            "");
+}
+
 TEST(Launch, AnAllocationOfSlurmAloneHasStartedNothing) {
   EXPECT_EQ(find_launch({{"SLURM_NTASKS", "8"}}).launcher, "");  // salloc's shell
   const Launch script = find_launch({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "0"}});

@@ -120,11 +120,30 @@ TEST_F(MpiProgram, CopiesOfOneProcessAreRefused) {
       run_mpi(2, {"bench", "--experts", "8", "--hidden", "256", "--intermediate", "128", "--top-k", "2"})
           .code,
       2);
+  const std::string out = (dir_.path() / "out").string();
+  EXPECT_EQ(run_mpi(2, {"verify", model_}).code, 2);
+  EXPECT_EQ(run_mpi(2, {"synth", out}).code, 2);
+  const Ran back = run_mpi(2, {"export", model_, out, "--to", "logical", "--group", "mpi"});
+  EXPECT_EQ(back.code, 2);
+  EXPECT_TRUE(contains(back.err, "--to logical with --group mpi: one process writes it, wanted local"));
+  EXPECT_FALSE(std::filesystem::exists(out));
   const Ran other = run_mpi(2, decode + Words{"--group", "mpi", "--ranks", "3"});
   EXPECT_EQ(other.code, 2);
   EXPECT_TRUE(contains(other.err, "--ranks 3, but MPI has 2 processes"));
   expect_refusal(run_program(decode + Words{"--group", "mpi"}, {"RANK=1", "WORLD_SIZE=4"}), 2,
                  {"torchrun says rank 1 of 4", "WORLD_SIZE=4", "mpirun"});
+  // What is advised is not what is refused then.
+  expect_refusal(run_program(decode, {"RANK=1", "WORLD_SIZE=4"}), 2,
+                 {"torchrun started 4", "--group nccl with --device cuda makes each of them a rank"});
+}
+
+TEST_F(MpiProgram, AnInstructionSetThatOneProcessIsToldIsNamedAsThat) {
+  const Words decode = {"decode", model_, "--group", "mpi", "--seconds", "0"};
+  std::string words = "exec " + std::string(program_path);
+  for (const std::string& word : decode) words += " " + word;
+  const Ran ran = run_mpi(1, decode, {"/bin/sh", "-c", "KERF_ISA=scalar " + words.substr(5)});
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_TRUE(contains(ran.err, "backend (--backend, KERF_ISA): rank 0: cpu, rank 1: cpu:scalar")) << ran.err;
 }
 
 TEST(LauncherVariables, EnvShowsWhatWasFoundAndWhy) {

@@ -20,8 +20,9 @@ Environment torchrun(const std::string& rank, const std::string& local) {
           {"MASTER_PORT", "29500"}};
 }
 
-cli::Meeting meeting(const Environment& e, const std::string& file = "", std::optional<int> port = {}) {
-  return cli::find_meeting(find_launch(e), e, file, port);
+cli::Meeting meeting(const Environment& e, const std::string& file = "", std::optional<int> port = {},
+                     const std::string& job = "") {
+  return cli::find_meeting(find_launch(e), e, {file, port, job});
 }
 
 std::string refused(const Environment& e, const std::string& file = "", std::optional<int> port = {}) {
@@ -50,6 +51,15 @@ TEST(NcclMeeting, IsAFileWhereOneIsNamed) {
   const cli::Meeting m = meeting(torchrun("1", "1"), "/shared/meet");
   EXPECT_EQ(m.tcp.file, "/shared/meet");
   EXPECT_EQ(m.tcp.host, "");
+}
+
+TEST(NcclMeeting, IsOfTheLaunchersJobUnlessAnotherIsNamed) {
+  Environment e = torchrun("1", "1");
+  EXPECT_EQ(meeting(e).tcp.job, "");
+  e["TORCHELASTIC_RUN_ID"] = "7";
+  EXPECT_EQ(meeting(e).tcp.job, find_launch(e).job);
+  EXPECT_TRUE(contains(meeting(e).tcp.job, "7"));
+  EXPECT_EQ(meeting(e, "/shared/meet", {}, "mine").tcp.job, "mine");
 }
 
 TEST(NcclMeeting, OfOtherLaunchersIsAtMasterAddr) {
@@ -99,7 +109,7 @@ TEST(NcclCommand, EnvShowsTheVariablesAndWhyThereIsNone) {
   ASSERT_EQ(ran.code, 0) << ran.err;
   const auto json = json_of(ran);
   EXPECT_EQ(json["variables"]["KERF_NCCL_LIBRARY"]["value"], "/no/such/file");
-  for (const char* name : {"KERF_RENDEZVOUS_PORT", "KERF_RENDEZVOUS_FILE"})
+  for (const char* name : {"KERF_RENDEZVOUS_PORT", "KERF_RENDEZVOUS_FILE", "KERF_JOB_ID"})
     EXPECT_TRUE(json["variables"].contains(name));
   EXPECT_LE(json["variables"].size(), 8U);
   const auto why = json["absent"]["nccl"].get<std::string>();

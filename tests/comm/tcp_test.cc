@@ -4,9 +4,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <filesystem>
@@ -15,6 +17,7 @@
 #include <thread>
 #include <tuple>
 
+#include "kerf/base/file.h"
 #include "kerf/comm/agree.h"
 #include "kerf/comm/tcp/hello.h"
 #include "kerf/comm/tcp/place.h"
@@ -285,6 +288,12 @@ TEST(Tcp, APortThatIsTakenIsNamed) {
   EXPECT_THAT(out.reason->text, HasSubstr("cannot listen on port " + std::to_string(tcp::port_of(other))));
 }
 
+// As a run left it that has been stopped; `run` empty: with words of its own.
+void leave_place(const std::string& file, int port, tcp::Run run) {
+  if (run == tcp::Run{}) run.token = tcp::new_token();
+  tcp::write_place(file, {{{"127.0.0.1", port}}, run}, [](const tcp::Place&) { return false; });
+}
+
 // What an earlier run left: nobody is there any more; somebody else is; another run of kerf is; nonsense.
 TEST(Tcp, AStaleFileIsReadAgainUntilItIsThisRuns) {
   const test::TempDir dir;
@@ -293,21 +302,22 @@ TEST(Tcp, AStaleFileIsReadAgainUntilItIsThisRuns) {
   const tcp::Socket run = tcp::listen(0);
   std::jthread other_run([&](const std::stop_token& stop) {
     std::vector<tcp::Reception::Guest> guests;
-    tcp::Reception reception(run, 2, {5, 6});  // of other words
+    tcp::Reception reception(run, 2, {{5, 6}, 0});  // of other words
     while (!stop.stop_requested())
       (void)reception.receive({1}, true, tcp::Clock::now() + milliseconds{50}, "", milliseconds{50}, guests);
     EXPECT_TRUE(guests.empty());
   });
   const std::vector<std::function<void()>> before = {
+      [&] { leave_place(file, free_port(), {}); },
       [&] {
-        tcp::write_place(file, {{{"127.0.0.1", free_port()}}, {1, 2}});
+        leave_place(file, tcp::port_of(run), {{1, 2}, 0});
       },
       [&] {
-        tcp::write_place(file, {{{"127.0.0.1", tcp::port_of(run)}}, {1, 2}});
-      },
-      [&] { std::ofstream(file) << "kerf rendezvous 1\ntoken 1 2\nat 70000 localhost\nend\n"; },
-      [&] { std::ofstream(file) << "kerf rendezvous 1\ntoken 1 2\nat 70 localhost\n"; },  // cut short
-      [&] { std::ofstream(file) << std::string(100'000, 'x'); },
+        leave_place(file, tcp::port_of(run), {{5, 6}, 1});
+      },  // of another job
+      [&] { std::ofstream(file) << "kerf rendezvous 2\ntoken 1 2\nat 70000 localhost\nend\n"; },
+      [&] { std::ofstream(file) << "kerf rendezvous 2\ntoken 1 2\nat 70 localhost\n"; },  // cut short
+      [&] { std::ofstream(file) << "kerf rendezvous 1\ntoken 1 2\nat 70 localhost\nend\n"; },
       [&] { std::ofstream(file) << ""; },
   };
   for (std::size_t i = 0; i < before.size(); ++i) {
@@ -322,6 +332,99 @@ TEST(Tcp, AStaleFileIsReadAgainUntilItIsThisRuns) {
     expect_fine(out);
     EXPECT_FALSE(std::filesystem::exists(file)) << i;
   }
+}
+
+// Rank 0 does not replace it, and no rank reads it: all ranks say what is there, and at once.
+TEST(Tcp, WhatIsNoFileOfARendezvousIsLeftAlone) {
+  const test::TempDir dir;
+  const std::string precious = (dir.path() / "precious").string();
+  std::ofstream(precious) << "precious";
+  const std::string pipe = (dir.path() / "pipe").string();
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const std::string link = (dir.path() / "link").string();
+  const std::string broken = (dir.path() / "broken").string();
+  const std::string folder = (dir.path() / "folder").string();
+  std::filesystem::create_symlink(precious, link);
+  std::filesystem::create_symlink(dir.path() / "nowhere", broken);
+  std::filesystem::create_directory(folder);
+  for (const auto& [file, what] :
+       {std::pair{precious, "holds something else"}, std::pair{pipe, "is no regular file"},
+        std::pair{link, "is a link"}, std::pair{broken, "is a link"}, std::pair{folder, "is a directory"}}) {
+    const auto begun = tcp::Clock::now();
+    for (const Outcome& o : run_ranks(at_file(3, file), hear_each_other)) {
+      ASSERT_TRUE(o.reason) << file;
+      EXPECT_EQ(o.reason->kind, ErrorKind::usage);
+      EXPECT_THAT(o.reason->text,
+                  AllOf(HasSubstr(file), HasSubstr(what), HasSubstr("wanted a file of a rend")));
+    }
+    EXPECT_LT(tcp::Clock::now() - begun, milliseconds{5'000}) << file;
+  }
+  EXPECT_EQ(read_text(precious, 100), "precious");
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir.path()), {}), 5);  // and nothing besides
+}
+
+TEST(Tcp, AFileAtWhichAnotherRunIsMeetingIsItsOwn) {
+  const test::TempDir dir;
+  const std::string file = (dir.path() / "meet").string();
+  std::vector<Outcome> first(2);
+  {
+    const auto ranks = at_file(2, file);
+    std::jthread zero([&] { first[0] = run_rank(ranks[0], hear_each_other); });
+    while (!std::filesystem::exists(file)) std::this_thread::sleep_for(milliseconds{5});
+    const Outcome second = run_rank(ranks[0], hear_each_other);
+    ASSERT_TRUE(second.reason);
+    EXPECT_EQ(second.reason->kind, ErrorKind::usage);
+    EXPECT_EQ(second.reason->text, file + ": the ranks of another run are meeting there");
+    first[1] = run_rank(ranks[1], hear_each_other);
+  }
+  expect_fine(first);
+}
+
+// All at once, in any order: each of them runs as if the other were not there, or finds the place taken; one
+// runs at least.
+TEST(Tcp, RanksOfTwoJobsAtOnePlaceAreNotMixed) {
+  const test::TempDir dir;
+  for (const bool by_file : {false, true})
+    for (int round = 0; round < 4; ++round) {
+      const milliseconds timeout{1'000};
+      auto ranks =
+          by_file ? at_file(3, (dir.path() / "meet").string(), timeout) : at_port(3, free_port(), timeout);
+      const auto again = ranks;
+      for (TcpOptions& r : ranks) r.job = "first";
+      ranks.insert(ranks.end(), again.begin(), again.end());
+      for (std::size_t r = 3; r < 6; ++r) ranks[r].job = "second";
+      const auto out = run_ranks(ranks, hear_each_other);
+      const auto fine = [&](std::ptrdiff_t first) {
+        return std::count_if(out.begin() + first, out.begin() + first + 3,
+                             [](const Outcome& o) { return !o.reason && !o.settled; });
+      };
+      EXPECT_THAT((std::array{fine(0), fine(3)}),
+                  testing::AnyOf(std::array{3L, 0L}, std::array{0L, 3L}, std::array{3L, 3L}))
+          << (by_file ? "file" : "port");
+    }
+}
+
+// More than are heard at a time, and all silent.
+TEST(Tcp, ManyIdleConnectionsHoldNobody) {
+  const int port = free_port();
+  const auto ranks = at_port(3, port, milliseconds{15'000});
+  std::vector<Outcome> out(3);
+  std::vector<tcp::Socket> idle;
+  {
+    std::jthread zero([&] { out[0] = run_rank(ranks[0], hear_each_other); });
+    const auto until = tcp::Clock::now() + milliseconds{10'000};
+    while (idle.size() < 700 && tcp::Clock::now() < until)
+      if (auto [socket, why] = tcp::connect({"127.0.0.1", port}, until); socket)
+        idle.push_back(std::move(socket));
+    ASSERT_EQ(idle.size(), 700U);
+    const auto begun = tcp::Clock::now();
+    std::jthread one([&] { out[1] = run_rank(ranks[1], hear_each_other); });
+    out[2] = run_rank(ranks[2], hear_each_other);
+    EXPECT_LT(tcp::Clock::now() - begun,
+              milliseconds{4'000});  // all of them at their leisure would take more
+  }
+  expect_fine(out);
 }
 
 TEST(Tcp, AFileThatCannotBeWrittenIsNamed) {

@@ -14,9 +14,10 @@ namespace kerf::comm::tcp {
 namespace {
 
 constexpr std::array<char, 8> kMagic = {'k', 'e', 'r', 'f', 'j', 'o', 'i', 'n'};
-constexpr std::uint32_t kVersion = 1;
-constexpr std::chrono::seconds kPatience{5};  // for the words of one who has connected
-constexpr std::size_t kMostComing = 256;      // at a time; others wait at the door
+constexpr std::uint32_t kVersion = 2;
+constexpr std::chrono::seconds kPatience{5};      // for the words of one who has connected
+constexpr std::size_t kMostComing = 256;          // at a time; others wait at the door,
+constexpr std::chrono::milliseconds kStart{250};  // and then so long is enough to say all
 
 }  // namespace
 
@@ -26,8 +27,14 @@ Token new_token() {
   return {half(), half() | 1U};  // never the empty one
 }
 
-Hello hello(int rank, int size, int port, const Token& token) {
-  return {kMagic, kVersion, rank, size, port, token};
+std::uint64_t job_number(std::string_view job) {
+  std::uint64_t hash = 0xCBF29CE484222325U;
+  for (const char c : job) hash = (hash ^ static_cast<std::uint8_t>(c)) * 0x100000001B3U;
+  return hash;
+}
+
+Hello hello(int rank, int size, int port, const Run& run) {
+  return {kMagic, kVersion, rank, size, port, run};
 }
 
 void refuse(const Socket& guest, const Reason& why) {
@@ -51,8 +58,12 @@ bool Reception::hear(Coming& from, std::set<int>& wanted, bool greet, std::vecto
     return true;
   }
   if (from.got < from.words.size()) return false;
-  if (said.version != kVersion || said.token != token_) {
+  if (said.version != kVersion || said.run != run_) {
     ++strangers_;
+    return true;
+  }
+  if (said.rank == nobody) {
+    if (greet) (void)send_all(from.socket, std::as_bytes(std::span(welcome)), Clock::now() + kPatience);
     return true;
   }
   const Address peer = peer_of(from.socket);
@@ -80,6 +91,11 @@ bool Reception::hear(Coming& from, std::set<int>& wanted, bool greet, std::vecto
   return true;
 }
 
+void Reception::make_room(Clock::time_point now) {
+  strangers_ +=
+      static_cast<int>(std::erase_if(coming_, [&](const Coming& c) { return now > c.since + kStart; }));
+}
+
 Verdict Reception::receive(std::set<int> wanted, bool greet, Clock::time_point deadline,
                            std::string_view where, std::chrono::milliseconds waited,
                            std::vector<Guest>& guests) {
@@ -95,17 +111,18 @@ Verdict Reception::receive(std::set<int> wanted, bool greet, Clock::time_point d
     for (std::size_t i = 0; i < before; ++i) {
       Coming& c = coming_[i];
       if (polled[i].revents != 0 && hear(c, wanted, greet, guests)) c.socket.close();
-      if (c.socket && now > c.until) {
+      if (c.socket && now > c.since + kPatience) {
         ++strangers_;
         c.socket.close();
       }
       if (wrong_) return wrong_;
     }
     std::erase_if(coming_, [](const Coming& c) { return !c.socket; });
+    if (coming_.size() >= kMostComing) make_room(now);
     while (coming_.size() < kMostComing) {
       Socket s = accept(listener_);
       if (!s) break;
-      coming_.push_back({std::move(s), {}, 0, now + kPatience});
+      coming_.push_back({std::move(s), {}, 0, now});
     }
     if (wanted.empty() || now < deadline) continue;
     std::string text =

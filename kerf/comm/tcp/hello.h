@@ -17,16 +17,27 @@ namespace kerf::comm::tcp {
 using Token = std::array<std::uint64_t, 2>;
 Token new_token();
 
+// A job's words as a number (FNV-1a), the same on all hosts.
+std::uint64_t job_number(std::string_view job);
+
+// Whose ranks meet.
+struct Run {
+  Token token{};
+  std::uint64_t job = 0;
+  bool operator==(const Run&) const = default;
+};
+
 // The first words of whoever connects.
 struct Hello {
   std::array<char, 8> magic{};
   std::uint32_t version = 0;
-  std::int32_t rank = 0;
+  std::int32_t rank = 0;  // nobody: only asks whether this run is here
   std::int32_t size = 0;
   std::int32_t port = 0;  // where it listens itself
-  Token token{};
+  Run run;
 };
-Hello hello(int rank, int size, int port, const Token& token);
+inline constexpr int nobody = -1;
+Hello hello(int rank, int size, int port, const Run& run);
 
 // What rank 0 answers at once, so that nobody waits for a stranger.
 inline constexpr std::array<char, 8> welcome = {'k', 'e', 'r', 'f', 'h', 'e', 'r', 'e'};
@@ -44,8 +55,7 @@ void refuse(const Socket& guest, const Reason& why);
 // Those who connect to a listener, until all that are wanted are here.
 class Reception {
  public:
-  Reception(const Socket& listener, int size, const Token& token)
-      : listener_(listener), size_(size), token_(token) {}
+  Reception(const Socket& listener, int size, const Run& run) : listener_(listener), size_(size), run_(run) {}
 
   struct Guest {
     Socket socket;
@@ -63,14 +73,16 @@ class Reception {
     Socket socket;
     std::array<std::byte, sizeof(Hello)> words{};
     std::size_t got = 0;
-    Clock::time_point until;
+    Clock::time_point since;
   };
+  // Where there are too many, those who have not said all go, for who waits at the door.
+  void make_room(Clock::time_point now);
   // Whether it is done with, having said all or too little.
   bool hear(Coming& from, std::set<int>& wanted, bool greet, std::vector<Guest>& guests);
 
   const Socket& listener_;
   int size_;
-  Token token_;
+  Run run_;
   std::vector<Coming> coming_;
   int strangers_ = 0;
   Verdict wrong_;

@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{5};  // for an answer that comes at once
 constexpr std::chrono::milliseconds kAgain{100};
+constexpr std::chrono::milliseconds kNear{1'000};  // for one who may be there
 constexpr std::uint32_t kMostAnswer = 1U << 20U;
 
 // Where a rank is reached, in the table that rank 0 sends. An empty host: where rank 0 is.
@@ -35,6 +36,22 @@ std::set<int> ranks_between(int first, int end) {
   std::set<int> out;
   for (int r = first; r < end; ++r) out.insert(r);
   return out;
+}
+
+// Connects and says `mine`; whether it was welcomed before `deadline`.
+bool welcomed(const Socket& socket, const Hello& mine, Clock::time_point deadline) {
+  std::array<char, welcome.size()> greeting{};
+  return send_all(socket, std::as_bytes(std::span(&mine, 1)), deadline) &&
+         receive_all(socket, std::as_writable_bytes(std::span(greeting)), deadline) && greeting == welcome;
+}
+
+// Whether rank 0 of that run waits at one of its addresses.
+bool alive(const Place& place) {
+  return std::ranges::any_of(place.addresses, [&](const Address& address) {
+    const auto deadline = Clock::now() + kNear;
+    const auto [socket, why] = connect(address, deadline);
+    return socket && welcomed(socket, hello(nobody, 0, 0, place.run), deadline);
+  });
 }
 
 // A connection to rank 0 and what it answered, or why this try was none.
@@ -64,20 +81,20 @@ class Meeting {
 
   void receive_all_ranks() {
     const Socket listener = listen(options_.file.empty() ? options_.port : 0);
-    Token known{};
+    Run run = any_run();
     std::string where = fmt::format("port {} of rank 0's host", port_of(listener));
     if (!options_.file.empty()) {
-      known = new_token();
-      Place place{{}, known};
+      run.token = new_token();
+      Place place{{}, run};
       for (const std::string& host : own_addresses()) place.addresses.push_back({host, port_of(listener)});
-      write_place(options_.file, place);
+      write_place(options_.file, place, [](const Place& there) { return alive(there); });
       where = fmt::format("the rendezvous of {}", options_.file);
     }
     std::vector<Reception::Guest> guests;
-    Reception reception(listener, options_.size, known);
+    Reception reception(listener, options_.size, run);
     const Verdict missing =
         reception.receive(ranks_between(1, options_.size), true, deadline(), where, options_.timeout, guests);
-    if (!options_.file.empty()) remove_place(options_.file, known);
+    if (!options_.file.empty()) remove_place(options_.file, run.token);
     if (missing) {
       for (const auto& guest : guests) refuse(guest.socket, *missing);
       fail_peer(*missing);
@@ -101,21 +118,32 @@ class Meeting {
     }
   }
 
-  // To any of these, which are rank 0's.
-  Joined try_to_join(const std::vector<Address>& addresses, const Token& known, int port) const {
+  [[nodiscard]] Run any_run() const { return {{}, job_number(options_.job)}; }
+
+  // Where rank 0 says it is, or why that is not known yet.
+  [[nodiscard]] std::optional<Place> look(std::string& why) const {
+    Place place{{{options_.host, options_.port}}, any_run()};
+    if (options_.file.empty()) return place;
+    const Found found = read_place(options_.file, place, why);
+    if (found == Found::foreign) fail_peer({ErrorKind::usage, why});
+    if (found == Found::nothing) return std::nullopt;
+    if (place.run.job == any_run().job) return place;
+    why = fmt::format("{} is another job's", options_.file);
+    return std::nullopt;
+  }
+
+  // To any address of rank 0's.
+  Joined try_to_join(const Place& place, int port) const {
     Joined out;
-    for (const Address& address : addresses) {
+    for (const Address& address : place.addresses) {
       const auto now = Clock::now();
       auto [socket, why] = connect(address, std::min(deadline(), now + kPatience));
       if (!socket) {
         out.why = fmt::format("{}: {}", text(address), why);
         continue;
       }
-      const Hello mine = hello(options_.rank, options_.size, port, known);
-      std::array<char, welcome.size()> greeting{};
       const auto soon = Clock::now() + std::min<std::chrono::milliseconds>(kPatience, options_.timeout);
-      if (!send_all(socket, std::as_bytes(std::span(&mine, 1)), soon) ||
-          !receive_all(socket, std::as_writable_bytes(std::span(greeting)), soon) || greeting != welcome) {
+      if (!welcomed(socket, hello(options_.rank, options_.size, port, place.run), soon)) {
         out.why = fmt::format("who listens at {} is not rank 0 of this run", text(address));
         continue;
       }
@@ -155,10 +183,9 @@ class Meeting {
     const Socket listener = listen(0);
     Joined joined;
     for (;;) {
-      Place place{{{options_.host, options_.port}}, {}};
       std::string why;
-      if (options_.file.empty() || read_place(options_.file, place, why)) {
-        joined = try_to_join(place.addresses, place.token, port_of(listener));
+      if (const auto place = look(why)) {
+        joined = try_to_join(*place, port_of(listener));
         why = joined.why;
       }
       if (joined.refused) fail_peer(*joined.refused);
@@ -176,7 +203,7 @@ class Meeting {
   // To the ranks below, from those above.
   void connect_pairs(const Socket& listener, const Joined& joined) {
     const std::string near = peer_of(peers_[0]).host;
-    const Hello mine = hello(options_.rank, options_.size, 0, joined.token);
+    const Hello mine = hello(options_.rank, options_.size, 0, {joined.token, any_run().job});
     for (int r = 1; r < options_.rank; ++r) {
       const Entry& entry = joined.table[static_cast<std::size_t>(r)];
       const std::string host(entry.host.data(), strnlen(entry.host.data(), entry.host.size()));
@@ -188,7 +215,7 @@ class Meeting {
       peers_[static_cast<std::size_t>(r)] = std::move(socket);
     }
     std::vector<Reception::Guest> guests;
-    Reception reception(listener, options_.size, joined.token);
+    Reception reception(listener, options_.size, {joined.token, any_run().job});
     if (const Verdict missing =
             reception.receive(ranks_between(options_.rank + 1, options_.size), false, deadline(),
                               fmt::format("rank {}", options_.rank), options_.timeout, guests))
